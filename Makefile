@@ -1,0 +1,37 @@
+# On a fresh machine `make demo` and `make test` are all it takes (Python 3.11+, make, pip).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "ruff>=0.9" pyright
+
+.PHONY: demo test test-slow lint bench clean
+
+$(BIN)/fedsub: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing fedsub into $(VENV) (torch is a large download) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/fedsub
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(DEV)
+	@touch $@
+
+demo: $(BIN)/fedsub
+	$(BIN)/fedsub compare movielens-like --out runs/demo --resume
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(BIN)/fedsub
+	$(BIN)/fedsub bench
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,138 @@
+"""The sum across clients: the only operation that mixes what clients send.
+
+Rows are summed over the union of the cohort's submodels, never over the whole table. Clients are added
+one after the other in cohort order, so neither the chunk size nor the number of workers changes a bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.core import Cohort, Total, Tree
+from fedsub.data.clients import Space
+from fedsub.problem import Problem
+
+
+def concatenated(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Indices of the ranges starts[k] : starts[k] + counts[k], one behind the other."""
+    ends = np.cumsum(counts)
+    shift = starts - (ends - counts)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(shift, counts)
+
+
+@dataclass(frozen=True)
+class SpaceRows:
+    """The cohort's rows of one space: client after client, and their union."""
+
+    rows: Tensor  # int64 [Σ|S(i)|] global row of every place
+    counts: np.ndarray  # |S(i)| by client
+    starts: np.ndarray  # first place of each client
+    union: Tensor  # int64 [U] distinct global rows
+    inverse: Tensor  # int64 [Σ|S(i)|] place -> position in the union
+
+
+class CohortRows:
+    """Lays out the rows of a cohort; keeps one scratch array per space to find unions in O(rows held)."""
+
+    def __init__(self, problem: Problem, device: torch.device):
+        self.problem, self.device = problem, device
+        self._slot: dict[str, np.ndarray] = {}
+
+    def __call__(self, cohort: Cohort) -> dict[str, SpaceRows]:
+        return {name: self._lay_out(space, cohort.clients) for name, space in self.problem.spaces.items()}
+
+    def _lay_out(self, space: Space, clients: np.ndarray) -> SpaceRows:
+        counts = space.counts[clients]
+        rows = space.rows[concatenated(space.row_offsets[clients], counts)]
+        # slot[row] = last place that names the row: a place is kept if it is that last one. The scratch
+        # array is never cleared: only entries written just above are read.
+        if space.name not in self._slot:
+            self._slot[space.name] = np.empty(space.size, np.int32)
+        slot, place = self._slot[space.name], np.arange(len(rows), dtype=np.int32)
+        slot[rows] = place
+        last = slot[rows]
+        keep = last == place
+        position = np.cumsum(keep, dtype=np.int64) - 1
+        to_device = lambda a: torch.from_numpy(np.ascontiguousarray(a, np.int64)).to(self.device)  # noqa: E731
+        return SpaceRows(
+            to_device(rows),
+            counts,
+            np.cumsum(counts) - counts,
+            to_device(rows[keep]),
+            to_device(position[last]),
+        )
+
+
+class Sum:
+    """Accumulates Σ a_i Δ_i group by group."""
+
+    def __init__(self, problem: Problem, params: Tree, layout: dict[str, SpaceRows], *, held: bool):
+        self.problem, self.layout = problem, layout
+        self.values: Tree = {}
+        for name in problem.names:
+            shape = list(params[name].shape)
+            if name in problem.tables:
+                shape[0] = len(layout[problem.tables[name].name].union)
+            self.values[name] = torch.zeros(shape, dtype=params[name].dtype, device=params[name].device)
+        self.held = {
+            s: torch.zeros(len(rows.union), dtype=torch.float64, device=rows.union.device)
+            for s, rows in layout.items()
+            if held
+        }
+        self.weight, self.count = 0.0, 0
+
+    def add(self, deltas: Tree, where: slice, weights: np.ndarray, *, stacked: bool) -> None:
+        """Add the clients ``where`` of the cohort. ``weights`` [c] are the a_i; 0 leaves a client out."""
+        plain = bool((weights == 1).all())
+        for name, delta in deltas.items():
+            total = self.values[name]
+            if name in self.problem.tables:
+                rows = self.layout[self.problem.tables[name].name]
+                places = _places(rows, where)
+                if not plain:
+                    owner = np.repeat(weights, rows.counts[where])
+                    delta = delta * _column(owner, delta)
+                _index_add(total, rows.inverse[places], delta)
+            else:
+                delta = delta if stacked else delta.unsqueeze(0)
+                if not plain:
+                    delta = delta * _column(weights, delta)
+                # Every entry goes to the same place, in order: the sum does not depend on the grouping.
+                first = torch.zeros(len(delta), dtype=torch.int64, device=delta.device)
+                _index_add(total.reshape(1, -1), first, delta.reshape(len(delta), -1))
+        for space, held in self.held.items():
+            rows = self.layout[space]
+            owner = np.repeat(weights, rows.counts[where])
+            held.index_add_(0, rows.inverse[_places(rows, where)], torch.from_numpy(owner).to(held.device))
+        self.weight += float(weights.sum())
+        self.count += int((weights != 0).sum())
+
+    def total(self) -> Total:
+        space_of = {table: space.name for table, space in self.problem.tables.items()}
+        return Total(
+            values=self.values,
+            rows={table: self.layout[space].union for table, space in space_of.items()},
+            held={table: self.held[space] for table, space in space_of.items() if space in self.held},
+            weight=self.weight,
+            count=self.count,
+        )
+
+
+def _places(rows: SpaceRows, where: slice) -> slice:
+    begin = int(rows.starts[where.start])
+    return slice(begin, begin + int(rows.counts[where].sum()))
+
+
+def _column(weights: np.ndarray, like: Tensor) -> Tensor:
+    column = torch.from_numpy(weights).to(device=like.device, dtype=like.dtype)
+    return column.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def _index_add(total: Tensor, index: Tensor, values: Tensor) -> None:
+    if total.ndim == 2 and total.shape[1] == 1:  # torch adds vectors in a tight loop, rows one call each
+        total, values = total.view(-1), values.reshape(-1)
+    total.index_add_(0, index, values)

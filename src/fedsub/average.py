@@ -1,0 +1,167 @@
+"""Averages: over whom the mean of the clients' updates is taken.
+
+FedSubAvg is a choice of average, not a special server: the mean of a row is taken over the clients that
+hold it. With N clients, cohort C of size K, n_m clients that hold parameter m and w_i samples at client i:
+
+    OverClients("clients")   (1/K) Σ Δ_i                                  FedAvg
+    OverClients("samples")   Σ w_i Δ_i / Σ w_i                            FedAvg by data
+    OverHolders("clients")   (N / n_m) · (1/K) Σ Δ_i                      FedSubAvg, Algorithm 1
+    OverHolders("samples")   (W / W_m) · Σ w_i Δ_i / Σ w_i                FedSubAvg as published runs used it
+    OverHolders("unbiased")  (N / (K W_m)) Σ w_i Δ_i                      Horvitz–Thompson, exactly unbiased
+    OverSampledHolders       Σ_{i holds m} a_i Δ_i / Σ_{i holds m} a_i    by the *sampled* holders only
+
+where W = Σ w_i over all clients and W_m over those that hold m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.core import Total, Tree
+from fedsub.errors import MethodError
+from fedsub.heat import row_heat, weighted_heat
+from fedsub.problem import Problem
+
+WEIGHTINGS = ("clients", "samples")
+
+
+@dataclass(frozen=True)
+class OverClients:
+    """The mean over the cohort, by client or by number of samples (McMahan et al., AISTATS 2017)."""
+
+    weighting: str = "clients"
+    needs_held = False
+
+    def __post_init__(self) -> None:
+        _check(self.weighting, WEIGHTINGS)
+
+    def bind(self, problem: Problem, device: torch.device) -> BoundMean:
+        return BoundMean(_client_weights(problem, self.weighting))
+
+
+@dataclass(frozen=True)
+class OverHolders:
+    """The mean over all clients that hold a parameter (FedSubAvg, Ding et al., NeurIPS 2022).
+
+    The cohort's mean is multiplied by the coefficient N/n_m (or W/W_m), a constant per row; dense
+    parameters are held by everyone, coefficient 1, and so is a row that nobody holds. ``temper`` raises
+    the coefficient to a power (1 as in the paper, 0 is FedAvg), ``max_coef`` caps it. ``heat`` replaces
+    the exact count (``{space name: n_m or W_m}``), for example by a private estimate.
+    """
+
+    weighting: str = "clients"
+    temper: float = 1.0
+    max_coef: float | None = None
+    heat: dict[str, np.ndarray] | None = field(default=None, compare=False)
+    needs_held = False
+
+    def __post_init__(self) -> None:
+        _check(self.weighting, (*WEIGHTINGS, "unbiased"))
+        if not 0 <= self.temper <= 1:
+            raise MethodError(f"temper must lie between 0 (FedAvg) and 1 (FedSubAvg), got {self.temper}.")
+        if self.max_coef is not None and self.max_coef < 1:
+            raise MethodError(
+                f"max_coef must be at least 1, the coefficient of dense parameters; got {self.max_coef}."
+            )
+
+    def bind(self, problem: Problem, device: torch.device) -> BoundMean:
+        by_space = {name: self._coefficients(problem, name) for name in problem.spaces}
+        spaces = {name: torch.from_numpy(c).to(device) for name, c in by_space.items()}
+        coefficients = {table: spaces[space.name] for table, space in problem.tables.items()}
+        if self.weighting == "unbiased":
+            # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
+            sizes = problem.clients.sizes
+            scale = len(sizes) / float(sizes.sum())
+            return BoundMean(_client_weights(problem, "samples"), coefficients, scale=scale)
+        return BoundMean(_client_weights(problem, self.weighting), coefficients)
+
+    def _coefficients(self, problem: Problem, name: str) -> np.ndarray:
+        space, sizes = problem.spaces[name], problem.clients.sizes
+        if self.weighting == "clients":
+            heat, population = row_heat(space).astype(np.float64), float(len(sizes))
+        else:
+            heat, population = weighted_heat(space, sizes), float(sizes.sum())
+        if self.heat is not None and name in self.heat:
+            given = np.asarray(self.heat[name], np.float64)
+            if given.shape != heat.shape:
+                raise MethodError(
+                    f"heat[{name!r}] has shape {given.shape}, the space has {space.size:,} rows."
+                )
+            # An estimate may leave the possible range; exact rule: between 1 and the population.
+            heat = np.clip(np.nan_to_num(given, nan=1.0), 1.0, population)
+        coefficient = np.divide(population, heat, out=np.ones_like(heat), where=heat > 0)
+        if self.temper != 1.0:
+            coefficient **= self.temper
+        if self.max_coef is not None:
+            np.minimum(coefficient, self.max_coef, out=coefficient)
+        return coefficient.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class OverSampledHolders:
+    """The mean over those clients *of the cohort* that hold the row.
+
+    Needs no global heat, but a row that one sampled client holds takes that client's whole step: a
+    different algorithm from FedSubAvg (it was called so in the MobiCom 2020 code of Niu et al.).
+    """
+
+    weighting: str = "clients"
+    needs_held = True
+
+    def __post_init__(self) -> None:
+        _check(self.weighting, WEIGHTINGS)
+
+    def bind(self, problem: Problem, device: torch.device) -> BoundSampledMean:
+        return BoundSampledMean(_client_weights(problem, self.weighting))
+
+
+@dataclass
+class BoundMean:
+    """Σ a_i Δ_i / Σ a_i, times a constant per row; with ``scale``, Σ a_i Δ_i · scale / count instead."""
+
+    per_client: np.ndarray | None
+    coefficients: dict[str, Tensor] = field(default_factory=dict)
+    scale: float | None = None
+
+    def weights(self, clients: np.ndarray) -> np.ndarray:
+        return np.ones(len(clients)) if self.per_client is None else self.per_client[clients]
+
+    def __call__(self, total: Total) -> Tree:
+        divisor = total.weight if self.scale is None else total.count / self.scale
+        mean = {}
+        for name, value in total.values.items():
+            out = value.div_(divisor)
+            if name in self.coefficients:
+                coefficient = self.coefficients[name].index_select(0, total.rows[name]).to(value.dtype)
+                out.mul_(coefficient.reshape(-1, *[1] * (value.ndim - 1)))
+            mean[name] = out
+        return mean
+
+
+@dataclass
+class BoundSampledMean:
+    per_client: np.ndarray | None
+
+    def weights(self, clients: np.ndarray) -> np.ndarray:
+        return np.ones(len(clients)) if self.per_client is None else self.per_client[clients]
+
+    def __call__(self, total: Total) -> Tree:
+        return {
+            name: value.div_(total.held[name].to(value.dtype).reshape(-1, *[1] * (value.ndim - 1)))
+            if name in total.held
+            else value.div_(total.weight)
+            for name, value in total.values.items()
+        }
+
+
+def _client_weights(problem: Problem, weighting: str) -> np.ndarray | None:
+    return None if weighting == "clients" else problem.clients.sizes.astype(np.float64)
+
+
+def _check(weighting: str, valid: tuple[str, ...]) -> None:
+    if weighting not in valid:
+        raise MethodError(f"weighting must be one of {', '.join(valid)}; got {weighting!r}.")

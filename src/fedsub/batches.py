@@ -1,0 +1,132 @@
+"""Which samples a client trains on in a round: step by step, a pure function of (seed, round, client).
+
+Batches are visited in passes over the client's data. The last batch of a pass is what is left (never
+topped up), and passes follow each other until the steps are done, so every client does its steps,
+however little data it has (algorithms.md, rule 0.3.5 of the specification).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsub import rng
+from fedsub.core import Cohort, Local
+from fedsub.data.clients import Clients
+from fedsub.errors import MethodError
+
+ORDERS = ("shuffled", "ordered", "replacement")
+
+# Sorting packs (pass, random, position) into one 64-bit word; longer clients are drawn one by one.
+_POSITION_BITS, _RANDOM_BITS = 13, 36
+_LONG = 1 << _POSITION_BITS
+_BLOCK = 1 << (64 - _POSITION_BITS - _RANDOM_BITS)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """samples [K, steps, B] (indices into the columns) and weights of the same shape.
+
+    Weights of one step sum to 1 over its real samples and are 0 for padding (a padded place repeats a
+    sample of the same client). ``steps`` [K] is how many steps each client does.
+    """
+
+    samples: np.ndarray
+    weights: np.ndarray
+    steps: np.ndarray
+
+    @property
+    def padded(self) -> bool:
+        return bool((self.weights == 0).any())
+
+
+def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: int) -> Batches:
+    """The batches of one round for every client of the cohort."""
+    sizes = clients.sizes[cohort.clients]
+    size = int(sizes.max()) if local.batch_size is None else local.batch_size
+    per_pass = -(-sizes // size)
+    if local.local_epochs is not None:
+        steps = local.local_epochs * per_pass
+    else:
+        assert local.local_steps is not None
+        steps = np.full(len(sizes), local.local_steps, np.int64)
+    step = np.arange(int(steps.max()))
+    place = (step % per_pass[:, None])[:, :, None] * size + np.arange(size)  # position within the pass
+    real = place < sizes[:, None, None]
+    if local.local_epochs is not None:
+        real &= (step < steps[:, None])[:, :, None]
+    words = rng.key(seed, rng.BATCH, round, cohort.clients, cohort.repeats)
+    if local.batches == "replacement":
+        tick = (step[:, None] * size + np.arange(size)).astype(np.uint64)
+        with np.errstate(over="ignore"):
+            place = rng.below(rng.mix(words[:, None, None] + tick), sizes[:, None, None])
+    else:
+        place = np.minimum(place, sizes[:, None, None] - 1)
+        if local.batches == "shuffled":
+            place = _shuffle(place, step // per_pass[:, None], sizes, words, int(step.size) * size)
+    counts = real.sum(2, keepdims=True)
+    weights = np.where(real, 1.0 / np.maximum(counts, 1), 0.0).astype(np.float32)
+    return Batches(clients.offsets[cohort.clients][:, None, None] + place, weights, steps)
+
+
+def _shuffle(
+    place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.ndarray, most: int
+) -> np.ndarray:
+    """Replace positions by a random permutation of each pass: place [K, steps, B], turn [K, steps]."""
+    out = np.empty_like(place)
+    short = sizes < _LONG
+    if short.any():
+        passes = turn[:, -1] + 1
+        passes[~short] = 0
+        pair_client = np.repeat(np.arange(len(sizes)), passes)
+        first_pair = np.cumsum(passes) - passes
+        pair_turn = np.arange(len(pair_client)) - first_pair[pair_client]
+        pair_sizes = sizes[pair_client]
+        starts = np.cumsum(pair_sizes) - pair_sizes
+        order = _permutations(pair_sizes, rng.key(words[pair_client].view(np.int64), pair_turn))
+        begin = starts[(first_pair[:, None] + turn)[short]]
+        out[short] = order[begin[:, :, None] + place[short]]
+    for k in np.flatnonzero(~short):
+        for t in range(int(turn[k, -1]) + 1):
+            need = min(int(sizes[k]), most)
+            now = turn[k] == t
+            chosen = rng.first_of_permutation(int(sizes[k]), need, rng.key(words[k].view(np.int64), t))
+            out[k, now] = chosen[place[k, now]]
+    return out
+
+
+def _permutations(lengths: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """A random permutation of range(n) for every n of ``lengths``, laid one behind the other."""
+    parts = []
+    for low in range(0, len(lengths), _BLOCK):
+        n = lengths[low : low + _BLOCK]
+        pair = np.repeat(np.arange(len(n), dtype=np.uint64), n)
+        starts = np.cumsum(n) - n
+        position = np.arange(int(n.sum())) - np.repeat(starts, n)
+        position = position.astype(np.uint64)
+        with np.errstate(over="ignore"):
+            noise = rng.mix(np.repeat(words[low : low + _BLOCK], n) + position)
+        packed = pair << np.uint64(64 - (64 - _POSITION_BITS - _RANDOM_BITS))
+        packed |= (noise >> np.uint64(64 - _RANDOM_BITS)) << np.uint64(_POSITION_BITS)
+        packed |= position
+        packed.sort()
+        parts.append((packed & np.uint64(_LONG - 1)).astype(np.int64))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def check_local(local: Local) -> None:
+    """Refuse local work that cannot be done."""
+    if (local.local_steps is None) == (local.local_epochs is None):
+        raise MethodError("Give either local_steps or local_epochs, not both and not neither.")
+    amount = local.local_steps if local.local_epochs is None else local.local_epochs
+    if amount is None or amount < 1:
+        raise MethodError(f"local_steps and local_epochs must be at least 1, got {amount}.")
+    if local.batch_size is not None and local.batch_size < 1:
+        raise MethodError(
+            f"batch_size must be at least 1 (or None for all local data), got {local.batch_size}."
+        )
+    if local.batches not in ORDERS:
+        raise MethodError(f"batches must be one of {', '.join(ORDERS)}; got {local.batches!r}.")
+    if not local.lr > 0 or not np.isfinite(local.lr):
+        raise MethodError(f"lr must be a positive number, got {local.lr}.")

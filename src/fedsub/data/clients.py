@@ -1,0 +1,217 @@
+"""`Clients`: samples grouped by client, every id column already numbered by the client's own rows.
+
+Client i owns the samples ``offsets[i]:offsets[i+1]`` of every column. A *space* is one numbering of
+table rows; all columns that index the same table share one. Client i holds the rows
+
+    S(i) = space.rows[space.row_offsets[i] : space.row_offsets[i+1]]        (sorted)
+
+of that space, and an id column stores *positions in S(i)* (local ids), so that a client's columns
+index its submodel directly and packing a cohort is gathers plus an offset. The global row of local
+id j is S(i)[j].
+
+    sample   client   item (global row)    S(i)          item as stored
+    0        a        7                    a: [3, 7]     1
+    1        a        3                                  0
+    2        b        9                    b: [9]        0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedsub.errors import ColumnError, nearest
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """One numbering of table rows, and which of them every client holds.
+
+    ``padding`` reserves row 0 for "nothing here": every client holds it, as its local id 0, so a
+    module that masks on ``ids == 0`` sees the same on a submodel as on the full table.
+    """
+
+    name: str
+    size: int
+    columns: tuple[str, ...]
+    row_offsets: Array  # int64 [clients + 1]
+    rows: Array  # int32 or int64 [sum of |S(i)|], sorted within a client
+    padding: bool = False
+    vocabulary: Array | None = None  # original value of every row; None when ids were rows already
+
+    def rows_of(self, client: int) -> Array:
+        """S(client): the sorted global rows that one client holds."""
+        return self.rows[self.row_offsets[client] : self.row_offsets[client + 1]]
+
+    @cached_property
+    def counts(self) -> Array:
+        """|S(i)| of every client, int64 [clients]."""
+        return np.diff(self.row_offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column: ids of a space (``space`` set) or plain values.
+
+    Fixed width: ``values`` is [samples] or [samples, width]. Ragged: ``values`` is flat and
+    ``starts`` [samples + 1] cuts it; it is handed out padded with 0 to ``width``.
+    """
+
+    name: str
+    values: Array
+    space: str | None = None
+    starts: Array | None = None
+    width: int = 1
+
+    @property
+    def ragged(self) -> bool:
+        return self.starts is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """The data of all clients. Build it with ``from_frame``, ``from_file``, ``from_arrays`` or ``open``."""
+
+    client_ids: Array  # the original id of every client, [clients]
+    offsets: Array  # int64 [clients + 1]
+    columns: Mapping[str, Column]
+    spaces: Mapping[str, Space]
+    label: str | None = None
+    fingerprint: str = ""
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def samples(self) -> int:
+        return int(self.offsets[-1])
+
+    @cached_property
+    def sizes(self) -> Array:
+        """Samples of every client, int64 [clients]."""
+        return np.diff(self.offsets)
+
+    def __repr__(self) -> str:
+        spaces = ", ".join(f"{s.name}: {s.size:,} rows" for s in self.spaces.values())
+        return f"Clients({len(self):,} clients, {self.samples:,} samples; {spaces})"
+
+    def column(self, name: str) -> Column:
+        if name not in self.columns:
+            raise ColumnError(f"There is no column {name!r} in the data; {nearest(name, self.columns)}")
+        return self.columns[name]
+
+    def space_of(self, name: str) -> Space:
+        """The space called ``name``, or the one that the column ``name`` indexes."""
+        if name in self.spaces:
+            return self.spaces[name]
+        space = self.column(name).space
+        if space is None:
+            raise ColumnError(
+                f"Column {name!r} holds plain values, not ids; give it as an id column when the data is read."
+            )
+        return self.spaces[space]
+
+    def size(self, name: str) -> int:
+        """Rows a table needs that is indexed by column (or space) ``name``."""
+        return self.space_of(name).size
+
+    def clients_of(self, samples: Array) -> Array:
+        """The client that owns each sample."""
+        return np.searchsorted(self.offsets, samples, side="right") - 1
+
+    def gather(
+        self, samples: Array, names: Iterable[str] | None = None, *, local: bool, owners: Array | None = None
+    ) -> dict[str, Array]:
+        """The given samples of every column: ids are local (of the owner's submodel) or global rows.
+
+        ``samples`` may have any shape; arrays come back as ``samples.shape`` (+ width). Ids are int64,
+        plain values keep their type. ``owners`` (the client of each sample) saves a search.
+        """
+        out: dict[str, Array] = {}
+        flat = samples.reshape(-1)
+        for name in names if names is not None else self.columns:
+            col = self.column(name)
+            if col.ragged:
+                got, present = _pad(col, flat)
+            else:
+                got, present = np.asarray(col.values[flat]), None
+            if col.space is not None:
+                got = got.astype(np.int64, copy=False)
+                if not local:
+                    if owners is None:
+                        owners = self.clients_of(flat)
+                    space = self.spaces[col.space]
+                    base = space.row_offsets[:-1][owners.reshape(-1)]
+                    got = space.rows[got + base.reshape(-1, *[1] * (got.ndim - 1))].astype(
+                        np.int64, copy=False
+                    )
+                    if present is not None:
+                        got[~present] = 0
+            out[name] = got.reshape(*samples.shape, *got.shape[1:])
+        return out
+
+    # Construction, splitting and saving live in their own files, as functions on Clients.
+
+    @classmethod
+    def from_frame(cls, frame, client: str, **options) -> Clients:
+        """From a polars, pandas or Arrow frame; see `fedsub.data.ingest.from_frame`."""
+        from fedsub.data.ingest import from_frame
+
+        return from_frame(frame, client, **options)
+
+    @classmethod
+    def from_file(cls, path, client: str, **options) -> Clients:
+        """From Parquet, CSV or TSV; see `fedsub.data.ingest.from_file`."""
+        from fedsub.data.ingest import from_file
+
+        return from_file(path, client, **options)
+
+    @classmethod
+    def from_arrays(cls, arrays, client=None, **options) -> Clients:
+        """From a dict of arrays; see `fedsub.data.ingest.from_arrays`."""
+        from fedsub.data.ingest import from_arrays
+
+        return from_arrays(arrays, client, **options)
+
+    @classmethod
+    def open(cls, path, *, verify: bool = False) -> Clients:
+        """Open a directory that `save` wrote; columns stay on disk (memory-mapped)."""
+        from fedsub.data.store import open_clients
+
+        return open_clients(path, verify=verify)
+
+    def save(self, path) -> None:
+        """Write a directory of plain arrays with a manifest; see `fedsub.data.store`."""
+        from fedsub.data.store import save_clients
+
+        save_clients(self, path)
+
+    def split(self, train: float = 0.8, *, by: str = "random", column: str | None = None, seed: int = 0):
+        """(train, test) within every client; see `fedsub.data.split.split`."""
+        from fedsub.data.split import split
+
+        return split(self, train, by=by, column=column, seed=seed)
+
+    def pooled(self) -> Clients:
+        """All data at one client, for centralised baselines."""
+        from fedsub.data.split import pooled
+
+        return pooled(self)
+
+
+def _pad(col: Column, samples: Array) -> tuple[Array, Array]:
+    """Ragged values as [samples, width], zeros behind each list, and a mask of what is real."""
+    assert col.starts is not None
+    begin = col.starts[samples]
+    length = np.minimum(col.starts[samples + 1] - begin, col.width)
+    place = np.arange(col.width)
+    present = place < length[:, None]
+    out = np.zeros((len(samples), col.width), col.values.dtype)
+    out[present] = col.values[(begin[:, None] + place)[present]]
+    return out, present

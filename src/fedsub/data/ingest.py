@@ -1,0 +1,433 @@
+"""From a table with one row per sample to `Clients`: check, number the ids, group by client.
+
+    from_frame(frame, "user", ids={"item": ["item", "history"]}, label="click", values=["time"])
+
+Every check happens on the table as given, so a message can name the row as the user sees it (counted
+from 0) and its client. Numbering per client is `fedsub.data.split.assemble`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import polars as pl
+
+from fedsub.data.clients import Array, Clients, Column, Space
+from fedsub.data.split import assemble, reorder
+from fedsub.errors import ColumnError, DataError, MissingExtra, nearest
+
+Ids = Sequence[str] | Mapping[str, str | Sequence[str]]
+EXACT = 2**53  # integers that a float64 holds exactly
+UNFILLED = np.empty(0, np.int64)  # rows of a space before the clients are numbered
+
+
+def from_frame(
+    frame: Any,
+    client: str,
+    *,
+    ids: Ids,
+    label: str | None = None,
+    values: Sequence[str] = (),
+    binary_label: bool = True,
+    padding: Sequence[str] = (),
+    max_len: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Clients:
+    """`Clients` from a polars (also lazy), pandas or Arrow frame with one row per sample.
+
+    client        column with the owner of each sample
+    ids           id columns: ``["item", "genre"]``, each with a table of its own, or
+                  ``{"item": ["item", "history"]}`` where columns share the table (the *space*) "item".
+                  A column holds one id per sample, a fixed number (Array) or lists of any length (List)
+    label         column to predict: 0/1, or any finite number with ``binary_label=False``
+    values        plain columns; integers stay int64 (times), all else becomes float32
+    padding       spaces in which row 0 means "nothing here"; always so for those with lists
+    max_len       keep at most this many ids of each list, the last ones (histories end with the newest)
+    sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1. All other ids may be
+                  any strings or integers and are numbered in sorted order, kept in ``Space.vocabulary``
+
+    Rows keep their order within a client; clients are ordered by their id.
+    """
+    plan = _Plan.of(ids, label, values, binary_label, padding, max_len, sizes)
+    if not isinstance(client, str):
+        raise DataError(f"client must name a column, got {client!r}; for an array of owners use from_arrays.")
+    table = _table(frame, [client, *plan.names])
+    return _build(table.select(plan.names), table[client], plan)
+
+
+def from_file(path: str | os.PathLike[str], client: str, **options: Any) -> Clients:
+    """`from_frame` of a Parquet (.parquet, .pq), CSV or TSV file; only the columns in use are read."""
+    file = Path(path)
+    if file.is_dir():
+        raise DataError(f"{file} is a directory; for one written by Clients.save() use Clients.open().")
+    if not file.exists():
+        raise DataError(f"There is no file {file}; check the path.")
+    kind = file.suffix.lower()
+    if kind not in (".parquet", ".pq", ".csv", ".tsv"):
+        raise DataError(f"{file} ends in {kind!r}, expected .parquet, .pq, .csv or .tsv; convert the file.")
+    try:
+        if kind in (".parquet", ".pq"):
+            lazy = pl.scan_parquet(file, glob=False)
+        else:
+            # The whole file decides the types: an id like "7a" may come after a million plain numbers.
+            comma = "," if kind == ".csv" else "\t"
+            lazy = pl.scan_csv(file, separator=comma, infer_schema_length=None, glob=False)
+        return replace(from_frame(lazy, client, **options), source=str(file))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(
+            f"{file} cannot be read as {kind[1:]}: {_brief(error)}. "
+            "It may be damaged, empty or of another format; write it again."
+        ) from error
+
+
+def from_arrays(
+    arrays: Mapping[str, Any], client: Any = None, *, offsets: Any = None, ids: Ids, **options: Any
+) -> Clients:
+    """`from_frame` of arrays: 1-D, 2-D (fixed width) or a list of lists (any length).
+
+    ``client`` is a key of ``arrays`` or an array with the owner of each sample. Without it, ``offsets``
+    (clients + 1 increasing integers) says that client i owns samples ``offsets[i]`` to ``offsets[i+1] - 1``.
+    """
+    plan = _Plan.of(ids, **options)
+    if (client is None) == (offsets is None):
+        raise DataError("Give either client (a key or an array of owners) or offsets, exactly one of them.")
+    _require(plan.names + ([client] if isinstance(client, str) else []), arrays)
+    series = {name: _series(name, arrays[name]) for name in plan.names}
+    length = len(next(iter(series.values())))
+    if offsets is not None:
+        owners = _owners(offsets, length)
+    else:
+        owners = _series(client, arrays[client]) if isinstance(client, str) else _series("client", client)
+    for one in (owners, *series.values()):
+        if len(one) != length:
+            raise DataError(
+                f"Column {one.name!r} has {len(one):,} entries but {next(iter(series))!r} has {length:,}; "
+                "every array needs one entry per sample."
+            )
+    return _build(pl.DataFrame(list(series.values())), owners, plan)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The options, checked: which column plays which part."""
+
+    spaces: dict[str, tuple[str, ...]]
+    label: str | None
+    values: tuple[str, ...]
+    binary_label: bool
+    padding: tuple[str, ...]
+    max_len: int | None
+    sizes: dict[str, int]
+
+    @property
+    def names(self) -> list[str]:
+        ids = [name for columns in self.spaces.values() for name in columns]
+        return [*ids, *([self.label] if self.label is not None else []), *self.values]
+
+    @classmethod
+    def of(cls, ids, label=None, values=(), binary_label=True, padding=(), max_len=None, sizes=None) -> _Plan:
+        ids = (ids,) if isinstance(ids, str) else ids
+        pairs = list(ids.items()) if isinstance(ids, Mapping) else [(name, name) for name in ids]
+        spaces = {space: _words(columns) for space, columns in pairs}
+        if len(spaces) < len(pairs):
+            raise DataError(f"ids names a column twice: {list(ids)}; give every column once.")
+        plan = cls(spaces, label, _words(values), binary_label, _words(padding), max_len, dict(sizes or {}))
+        names = plan.names
+        if twice := sorted({n for n in names if names.count(n) > 1}):
+            raise DataError(f"Column {twice[0]!r} is used twice in ids, label and values; give it one role.")
+        for space, columns in spaces.items():
+            if not columns:
+                raise DataError(f"ids: space {space!r} has no columns; name at least one.")
+            if space in names and space not in columns:
+                raise DataError(
+                    f"ids: space {space!r} has the name of a column that is not in it; rename the space."
+                )
+        if not names:
+            raise DataError("No columns were named; give at least ids=[...] or values=[...].")
+        for option, keys in (("padding", plan.padding), ("sizes", plan.sizes)):
+            for key in keys:
+                if key not in spaces:
+                    raise DataError(f"{option} names {key!r}, not a space of ids; {nearest(key, spaces)}")
+        for space, size in plan.sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+                raise DataError(f"sizes[{space!r}] is {size!r}, expected a number of rows, 1 or more.")
+        if max_len is not None and (not isinstance(max_len, int | np.integer) or max_len < 1):
+            raise DataError(f"max_len is {max_len!r}, expected a length of 1 or more, or None for all.")
+        return plan
+
+
+def _words(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+# ---------------------------------------------------------------------- any input -> polars
+
+
+def _table(frame: Any, names: list[str]) -> pl.DataFrame:
+    """The named columns of any supported frame. pandas and Arrow are recognised without importing them."""
+    names = list(dict.fromkeys(names))
+    if isinstance(frame, pl.LazyFrame):
+        _require(names, frame.collect_schema().names())
+        return frame.select(names).collect()
+    if isinstance(frame, pl.DataFrame):
+        _require(names, frame.columns)
+        return frame.select(names)
+    pandas = type(frame).__module__.split(".")[0] == "pandas" and hasattr(frame, "columns")
+    if not pandas and not hasattr(frame, "__arrow_c_stream__"):
+        raise DataError(
+            f"Got a {type(frame).__name__}, expected a polars or pandas DataFrame or an Arrow table; "
+            "for a dict of arrays use from_arrays, for a path from_file."
+        )
+    if pandas:
+        _require(names, [c for c in frame.columns if isinstance(c, str)])
+    try:
+        frame = pl.from_pandas(frame[names]) if pandas else pl.DataFrame(frame)
+    except ImportError as error:
+        raise MissingExtra(f"This frame needs pyarrow: pip install 'fedsub[frames]' ({error}).") from error
+    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"The frame cannot be read: {_brief(error)}. Give each column one type.") from error
+    return _table(frame, names)
+
+
+def _brief(error: Exception) -> str:
+    """The first line of a polars message; the rest is context for polars users."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _require(names: list[str], present: Iterable[str]) -> None:
+    present = list(present)
+    for name in names:
+        if name not in present:
+            raise ColumnError(f"There is no column {name!r} in the data; {nearest(str(name), present)}")
+
+
+def _series(name: str, data: Any) -> pl.Series:
+    if not isinstance(data, list | tuple | pl.Series):
+        data = np.asarray(data)
+        if data.ndim not in (1, 2):
+            raise ColumnError(f"Column {name!r} has {data.ndim} dimensions, expected 1 or 2.")
+        data = data.tolist() if data.dtype == object else data
+    try:
+        if isinstance(data, list | tuple) and any(isinstance(x, float) for x in data):
+            # Python lists may mix 1 and 0.5, which polars takes for a mistake.
+            data = [float(x) if isinstance(x, int) else x for x in data]
+        return pl.Series(name, data)
+    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+        raise ColumnError(
+            f"Column {name!r} mixes types or shapes: {_brief(error)}. Give it one type."
+        ) from error
+
+
+def _owners(offsets: Any, length: int) -> pl.Series:
+    cuts = np.asarray(offsets)
+    if cuts.ndim != 1 or len(cuts) < 2 or not np.issubdtype(cuts.dtype, np.integer):
+        raise DataError("offsets must be clients + 1 integers, such as [0, 3, 5] for two clients.")
+    if cuts[0] != 0 or cuts[-1] != length:
+        raise DataError(f"offsets run from {cuts[0]} to {cuts[-1]}, expected 0 to {length} (the samples).")
+    sizes = np.diff(cuts)
+    if (sizes < 0).any():
+        at = int(np.argmax(sizes < 0))
+        raise DataError(f"offsets fall from {cuts[at]} to {cuts[at + 1]} at client {at}; they must rise.")
+    if (sizes == 0).any():
+        at = int(np.argmax(sizes == 0))
+        raise DataError(f"Client {at} has no samples (offsets {cuts[at]}, {cuts[at + 1]}); leave it out.")
+    return pl.Series("client", np.repeat(np.arange(len(sizes)), sizes))
+
+
+# ---------------------------------------------------------------------- polars -> Clients
+
+
+def _build(table: pl.DataFrame, owners: pl.Series, plan: _Plan) -> Clients:
+    if not len(owners):
+        raise DataError("The data has no rows; expected one row per sample. Check the file or the filter.")
+    if owners.dtype.is_nested():
+        raise ColumnError(f"Client column {owners.name!r} holds {owners.dtype}, expected one id per sample.")
+    (client_ids, (codes,)) = _vocabulary([_Cells(owners, owners, "client").plain()])
+    order = np.argsort(codes, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(client_ids)))])
+    columns: dict[str, Column] = {}
+    spaces: list[Space] = []
+    for name, members in plan.spaces.items():
+        space, numbered = _space(name, [_Cells.of(table[m], owners, plan.max_len) for m in members], plan)
+        spaces.append(space)
+        columns.update((c.name, c) for c in numbered)
+    if plan.label is not None:
+        columns[plan.label] = _label(_Cells.of(table[plan.label], owners), plan.binary_label)
+    for name in plan.values:
+        columns[name] = _values(_Cells.of(table[name], owners))
+    grouped = [reorder(columns[name], order) for name in plan.names]
+    return assemble(client_ids, offsets, grouped, spaces, label=plan.label)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The entries of one column, flat, and how they belong to samples."""
+
+    flat: pl.Series
+    owners: pl.Series
+    role: str = "column"
+    width: int = 1
+    starts: Array | None = None
+    fixed: bool = False  # [samples, width]
+
+    @classmethod
+    def of(cls, series: pl.Series, owners: pl.Series, max_len: int | None = None) -> _Cells:
+        whole = cls(series, owners)
+        if not series.dtype.is_nested():
+            return whole
+        if series.null_count():
+            whole.fail(series.is_null(), "is not a list; use an empty list or drop the row")
+        if isinstance(series.dtype, pl.Array):
+            if len(series.dtype.shape) != 1 or not series.dtype.shape[0]:
+                raise ColumnError(f"Column {series.name!r} is {series.dtype}, expected one list per sample.")
+            return cls(series.reshape((-1,)), owners, width=series.dtype.shape[0], fixed=True)
+        if not isinstance(series.dtype, pl.List) or series.dtype.inner.is_nested():
+            raise ColumnError(f"Column {series.name!r} holds {series.dtype}, expected plain lists.")
+        series = series.list.tail(max_len) if max_len is not None else series
+        lengths = series.list.len().cast(pl.Int64).to_numpy()
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        # Exploding an empty list would give one null, so empty lists step aside.
+        flat = series.filter(pl.Series(lengths > 0)).explode()
+        return cls(flat, owners, width=max(int(lengths.max()), 1), starts=starts)
+
+    def fail(self, bad: pl.Series | Array, problem: str) -> NoReturn:
+        """Raise for the first bad entry, naming column, row and client."""
+        at = int(np.argmax(np.asarray(bad)))
+        row = at // self.width if self.starts is None else int(np.searchsorted(self.starts, at, "right")) - 1
+        name, value = self.flat.name, self.flat[at]
+        if self.role == "client":
+            raise ColumnError(f"Client column {name!r}, row {row}: {value!r} {problem}.")
+        raise ColumnError(f"Column {name!r}, row {row}, client {self.owners[row]!r}: {value!r} {problem}.")
+
+    def plain(self) -> pl.Series:
+        """The entries as ids: Int64 or String, none missing."""
+        flat, dtype = self.flat, self.flat.dtype
+        if flat.null_count():
+            self.fail(flat.is_null(), "is not an id; drop the row or give missing ids a value of their own")
+        if isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
+            return flat.cast(pl.String)
+        if dtype.is_float():
+            numbers = flat.cast(pl.Float64).to_numpy()
+            if (bad := ~np.isfinite(numbers)).any():
+                self.fail(bad, "is not an id; drop the row or give missing ids a value of their own")
+            if (bad := numbers != np.floor(numbers)).any():
+                self.fail(bad, "is a fraction, expected a whole number; ids are integers or strings")
+            if (bad := np.abs(numbers) > EXACT).any():
+                self.fail(bad, "is too large to be exact as a float; store the ids as integers or strings")
+        elif not (dtype.is_integer() or dtype in (pl.Boolean, pl.Null)):
+            raise ColumnError(f"Column {flat.name!r} holds {dtype}, expected integers or strings; cast it.")
+        return self.int64("cast the column to strings")
+
+    def int64(self, remedy: str) -> pl.Series:
+        cast = self.flat.to_physical().cast(pl.Int64, strict=False)
+        if cast.null_count():
+            self.fail(cast.is_null(), f"exceeds int64; {remedy}")
+        return cast
+
+
+def _space(name: str, members: list[_Cells], plan: _Plan) -> tuple[Space, list[Column]]:
+    """One space and its columns as rows of the full table."""
+    lists = [m for m in members if m.starts is not None]
+    padded = bool(lists) or name in plan.padding
+    plain = [m.plain() for m in members]
+    if name in plan.sizes:
+        size, vocabulary = int(plan.sizes[name]), None
+        zero_ok = not padded or name in plan.padding
+        rows = [_prenumbered(m, p, size, name, zero_ok) for m, p in zip(members, plain, strict=True)]
+    else:
+        # An empty List column has no type of its own; it goes along with the others.
+        kinds = {p.dtype: p.name for p in plain if len(p)}
+        if len(kinds) > 1:
+            seen = ", ".join(f"{column!r} {kind}" for kind, column in kinds.items())
+            raise ColumnError(f"Space {name!r} mixes types ({seen}); cast its columns to one type.")
+        kind = next(iter(kinds), pl.Int64())
+        vocabulary, rows = _vocabulary([p.cast(kind) for p in plain])
+        if padded:
+            nothing = np.zeros(1, vocabulary.dtype)
+            vocabulary, rows = np.concatenate([nothing, vocabulary]), [r + 1 for r in rows]
+        size = max(len(vocabulary), 1)
+    columns = [
+        Column(m.flat.name, r.reshape(-1, m.width) if m.fixed else r, name, m.starts, m.width)
+        for m, r in zip(members, rows, strict=True)
+    ]
+    names = tuple(c.name for c in columns)
+    return Space(name, size, names, UNFILLED, UNFILLED, padded, vocabulary), columns
+
+
+def _prenumbered(cells: _Cells, plain: pl.Series, size: int, space: str, zero_ok: bool) -> Array:
+    if plain.dtype == pl.String:
+        raise ColumnError(
+            f"Column {plain.name!r} holds strings, but sizes[{space!r}] says its ids are table rows; "
+            "leave it out of sizes to have the ids numbered."
+        )
+    rows = plain.to_numpy()
+    if (bad := rows < 0).any():
+        cells.fail(bad, f"is negative, expected a row from 0 to {size - 1}; or drop sizes[{space!r}]")
+    if (bad := rows >= size).any():
+        cells.fail(bad, f"is past the table of {size:,} rows; raise sizes[{space!r}] or leave it out")
+    if not zero_ok and (bad := rows == 0).any():
+        cells.fail(
+            bad,
+            f"is the row that lists in space {space!r} reserve for 'nothing here'; number from 1, or pass "
+            f"padding=[{space!r}] if 0 does mean nothing",
+        )
+    return rows
+
+
+def _vocabulary(columns: list[pl.Series]) -> tuple[Array, list[Array]]:
+    """Sorted distinct values of all columns, and each column as positions in them."""
+    distinct = pl.concat([c.unique().alias("") for c in columns]).unique().sort()
+    if distinct.dtype == pl.String:
+        words = pl.Enum(distinct)
+        return (
+            np.array(distinct.to_list(), dtype=np.str_),
+            [c.cast(words).to_physical().cast(pl.Int64).to_numpy() for c in columns],
+        )
+    values = distinct.to_numpy()
+    cells = [c.to_numpy() for c in columns]
+    span = int(values[-1]) - int(values[0]) + 1 if len(values) else 0
+    if span > 4 * sum(map(len, cells)) + 1024:
+        return values, [np.searchsorted(values, c) for c in cells]
+    place = np.zeros(span, np.int64)  # ids without wide gaps: a table is much faster than a search
+    place[values - values[:1]] = np.arange(len(values))
+    return values, [place[c - values[:1]] for c in cells]
+
+
+def _label(cells: _Cells, binary: bool) -> Column:
+    name = cells.flat.name
+    if cells.fixed or cells.starts is not None:
+        raise ColumnError(f"Label {name!r} holds lists, expected one number per sample.")
+    column = _values(cells, whole=False)
+    if binary and (bad := (column.values != 0) & (column.values != 1)).any():
+        cells.fail(
+            bad,
+            "is not a binary label (0 or 1); make it one first, for example "
+            f"frame.with_columns(pl.col({name!r}) >= threshold), or pass binary_label=False",
+        )
+    return column
+
+
+def _values(cells: _Cells, whole: bool = True) -> Column:
+    """A plain column; ``whole`` keeps integers and times as int64, where float32 would lose digits."""
+    flat, name = cells.flat, cells.flat.name
+    if cells.starts is not None:
+        raise ColumnError(f"Column {name!r} holds lists, expected a fixed width; cast it to pl.Array.")
+    if flat.null_count():
+        cells.fail(flat.is_null(), "is missing, expected a number; fill it or drop the row")
+    if flat.dtype.is_temporal():
+        flat = flat.to_physical()
+    if not (flat.dtype.is_numeric() or flat.dtype == pl.Boolean):
+        raise ColumnError(f"Column {name!r} holds {flat.dtype}, expected numbers; cast it or leave it out.")
+    if whole and flat.dtype.is_integer():
+        numbers = cells.int64("rescale the column").to_numpy()
+    else:
+        with np.errstate(over="ignore"):
+            numbers = flat.cast(pl.Float64).to_numpy().astype(np.float32)
+        if (bad := ~np.isfinite(numbers)).any():
+            cells.fail(bad, "is not a finite number; fill it, rescale it or drop the row")
+    return Column(name, numbers.reshape(-1, cells.width) if cells.fixed else numbers, width=cells.width)

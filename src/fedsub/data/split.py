@@ -1,0 +1,228 @@
+"""Cutting clients into parts, and the one renumbering that every way of building `Clients` goes through.
+
+A part of the data is a smaller federation: S(i) shrinks to what the part's own samples touch, while
+tables keep their size and vocabulary. So a cut looks up global rows, drops samples and numbers again:
+
+    take  ->  global rows of the kept samples  ->  assemble  ->  renumber, space by space
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedsub.data.clients import Array, Clients, Column, Space
+from fedsub.data.store import fingerprint
+from fedsub.errors import ColumnError, DataError, nearest
+
+CHUNK = 1 << 22  # values renumbered at a time: bounds the memory for keys (a few times 32 MB)
+
+
+def split(
+    clients: Clients, train: float = 0.8, *, by: str = "random", column: str | None = None, seed: int = 0
+) -> tuple[Clients, Clients]:
+    """(train, test), within every client.
+
+    ``random``  every sample is train with probability ``train``, independently, fixed by ``seed``
+    ``time``    one cut for everybody: train is what lies at or before the ``train`` quantile of ``column``
+    ``last``    the last sample of each client is test, by ``column`` if given, else in stored order;
+                ``train`` and ``seed`` play no role
+
+    A client without samples in a part is not in that part; ``client_ids`` tells who is.
+    """
+    if by not in ("random", "time", "last"):
+        raise DataError(f"split(by={by!r}) is unknown: {nearest(str(by), ('random', 'time', 'last'))}")
+    if by != "last" and not (isinstance(train, int | float | np.floating) and 0 < train < 1):
+        raise DataError(f"split(train={train!r}) must be a share strictly between 0 and 1, such as 0.8.")
+    if by == "random":
+        if column is not None:
+            raise DataError(f"split(by='random') uses no column, got {column!r}; use by='time' or by='last'.")
+        if not isinstance(seed, int | np.integer) or seed < 0:
+            raise DataError(f"split(seed={seed!r}) must be a whole number, 0 or more.")
+        in_train = np.random.default_rng(seed).random(clients.samples) < train
+    elif by == "time":
+        times = _times(clients, column)
+        # The k-th smallest value itself, never an interpolation: exact for int64 timestamps.
+        rank = max(int(np.ceil(train * len(times))) - 1, 0)
+        in_train = times <= np.partition(times, rank)[rank]
+    else:
+        in_train = np.ones(clients.samples, bool)
+        in_train[_last_samples(clients, column)] = False
+    for part, mask, share in (("train", in_train, "larger"), ("test", ~in_train, "smaller")):
+        if not mask.any():
+            raise DataError(
+                f"split(by={by!r}) leaves no sample for the {part} part out of {clients.samples:,}; "
+                f"use a {share} train share, or by='random'."
+            )
+    return take(clients, np.flatnonzero(in_train)), take(clients, np.flatnonzero(~in_train))
+
+
+def pooled(clients: Clients) -> Clients:
+    """All samples at one client, which holds the union of all S(i): for centralised baselines."""
+    samples = np.arange(clients.samples)
+    owners = clients.clients_of(samples)
+    columns = [_global_rows(clients, c, samples, owners) for c in clients.columns.values()]
+    return _reassemble(clients, np.array(["all"]), np.array([0, clients.samples]), columns)
+
+
+def select(clients: Clients, indices: Iterable[int] | Array) -> Clients:
+    """The given clients (positions, not original ids) with all their samples, in the given order."""
+    chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices))
+    if chosen.ndim != 1 or not len(chosen) or not np.issubdtype(chosen.dtype, np.integer):
+        raise DataError("select() needs a non-empty list of client positions, such as [0, 3, 5].")
+    if chosen.min() < 0 or chosen.max() >= len(clients):
+        bad = chosen[(chosen < 0) | (chosen >= len(clients))][0]
+        raise DataError(
+            f"select() got client position {bad}; the data has positions 0 to {len(clients) - 1}."
+        )
+    if len(np.unique(chosen)) < len(chosen):
+        raise DataError("select() got the same client twice; give every position once.")
+    sizes = clients.sizes[chosen]
+    return _take(clients, ranges(clients.offsets[:-1][chosen], sizes), np.repeat(chosen, sizes))
+
+
+def take(clients: Clients, samples: Array) -> Clients:
+    """The given samples (strictly increasing positions); clients left without any are dropped."""
+    samples = np.asarray(samples)
+    if samples.ndim != 1 or not len(samples) or not np.issubdtype(samples.dtype, np.integer):
+        raise DataError("take() needs a non-empty 1-D array of sample positions.")
+    if (np.diff(samples) <= 0).any() or samples[0] < 0 or samples[-1] >= clients.samples:
+        raise DataError(
+            f"take() needs strictly increasing positions within 0 to {clients.samples - 1}; sort them first."
+        )
+    return _take(clients, samples, clients.clients_of(samples))
+
+
+def assemble(
+    client_ids: Array,
+    offsets: Array,
+    columns: Sequence[Column],
+    spaces: Sequence[Space],
+    *,
+    label: str | None,
+    source: str = "",
+) -> Clients:
+    """`Clients` from columns whose ids are still global rows, grouped by client.
+
+    ``spaces`` say size, padding and vocabulary; which rows each client holds is found here.
+    """
+    done = {c.name: c for c in columns}
+    built: dict[str, Space] = {}
+    for space in spaces:
+        row_offsets, rows, local = renumber(
+            offsets, [done[name] for name in space.columns], space.size, padding=space.padding
+        )
+        done.update((c.name, c) for c in local)
+        built[space.name] = replace(space, row_offsets=row_offsets, rows=rows)
+    clients = Clients(client_ids, offsets, done, built, label=label, source=source)
+    return replace(clients, fingerprint=fingerprint(clients))
+
+
+def renumber(
+    offsets: Array, columns: Sequence[Column], size: int, *, padding: bool
+) -> tuple[Array, Array, list[Column]]:
+    """S(i) of every client for one space, as (row_offsets, rows), and its columns with local ids.
+
+    A pair (client, row) becomes the key ``client * size + row``. Sorted distinct keys are all S(i) one
+    after the other; the place of a key among them, less where its client begins, is the local id.
+    """
+    clients = len(offsets) - 1
+    flat = [c.values.reshape(-1) for c in columns]
+    bounds = [offsets * c.values[0].size if c.starts is None else c.starts[offsets] for c in columns]
+    load = np.sum(bounds, axis=0)
+    local = [np.empty(len(v), np.int32) for v in flat]
+    counts = np.empty(clients, np.int64)
+    rows: list[Array] = []
+    begin = 0
+    while begin < clients:
+        end = int(np.searchsorted(load, load[begin] + CHUNK, side="right")) - 1
+        end = min(max(end, begin + 1), begin + max((1 << 62) // size, 1), clients)
+        base = np.arange(end - begin + 1, dtype=np.int64) * size
+        cuts = [slice(b[begin], b[end]) for b in bounds]
+        owners = [np.repeat(np.arange(end - begin), np.diff(b[begin : end + 1])) for b in bounds]
+        keys = [base[o] + v[cut] for o, v, cut in zip(owners, flat, cuts, strict=True)]
+        held = _distinct(np.concatenate([*keys, base[:-1]] if padding else keys))
+        first = np.searchsorted(held, base)
+        counts[begin:end] = np.diff(first)
+        for out, cut, owner, key in zip(local, cuts, owners, keys, strict=True):
+            out[cut] = np.searchsorted(held, key) - first[owner]
+        rows.append((held - np.repeat(base[:-1], counts[begin:end])).astype(_row_type(size)))
+        begin = end
+    numbered = [replace(c, values=new.reshape(c.values.shape)) for c, new in zip(columns, local, strict=True)]
+    return np.concatenate([[0], np.cumsum(counts)]), np.concatenate(rows), numbered
+
+
+def _distinct(keys: Array) -> Array:
+    """Sorted distinct keys. np.unique hashes integers first, which takes ten times as long on these."""
+    keys.sort()
+    return keys[np.concatenate([[True], keys[1:] != keys[:-1]])] if len(keys) else keys
+
+
+def ranges(begin: Array, lengths: Array) -> Array:
+    """``begin[0], begin[0]+1, ...`` (``lengths[0]`` of them), then those of ``begin[1]``, and so on."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(begin - before, lengths) + np.arange(int(lengths.sum()))
+
+
+def reorder(column: Column, samples: Array) -> Column:
+    """The column with only the given samples, in the given order."""
+    if column.starts is None:
+        return replace(column, values=np.asarray(column.values[samples]))
+    begin = np.asarray(column.starts[samples])
+    lengths = column.starts[samples + 1] - begin
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return replace(column, values=np.asarray(column.values[ranges(begin, lengths)]), starts=starts)
+
+
+def _take(clients: Clients, samples: Array, owners: Array) -> Clients:
+    """``samples`` grouped by owner; the groups become the new clients, in that order."""
+    begins = np.flatnonzero(np.diff(owners, prepend=-1))
+    offsets = np.append(begins, len(samples)).astype(np.int64)
+    columns = [_global_rows(clients, c, samples, owners) for c in clients.columns.values()]
+    return _reassemble(clients, np.asarray(clients.client_ids[owners[begins]]), offsets, columns)
+
+
+def _reassemble(clients: Clients, client_ids: Array, offsets: Array, columns: list[Column]) -> Clients:
+    spaces = list(clients.spaces.values())
+    return assemble(client_ids, offsets, columns, spaces, label=clients.label, source=clients.source)
+
+
+def _global_rows(clients: Clients, column: Column, samples: Array, owners: Array) -> Column:
+    """The column at ``samples`` with local ids turned back into rows of the full table."""
+    part = reorder(column, samples)
+    if part.space is None:
+        return part
+    space = clients.spaces[part.space]
+    base = space.row_offsets[owners]
+    if part.starts is not None:
+        base = np.repeat(base, np.diff(part.starts))
+    elif part.values.ndim > 1:
+        base = base[:, None]
+    return replace(part, values=np.asarray(space.rows[base + part.values]))
+
+
+def _times(clients: Clients, column: str | None) -> Array:
+    if column is None:
+        plain = [c.name for c in clients.columns.values() if c.space is None] or ["none"]
+        raise DataError(f"split(by='time') needs column=...; plain columns are: {', '.join(plain)}.")
+    found = clients.column(column)
+    if found.space is not None or found.values.ndim != 1:
+        raise ColumnError(
+            f"Column {column!r} cannot order samples: expected one plain number per sample; "
+            "read the time as values=[...] when the data is built."
+        )
+    return np.asarray(found.values)
+
+
+def _last_samples(clients: Clients, column: str | None) -> Array:
+    if column is None:
+        return clients.offsets[1:] - 1
+    owners = np.repeat(np.arange(len(clients)), clients.sizes)
+    # lexsort is stable, so among equal times the last in stored order comes last.
+    return np.lexsort((_times(clients, column), owners))[clients.offsets[1:] - 1]
+
+
+def _row_type(size: int) -> type:
+    return np.int32 if size < 2**31 else np.int64

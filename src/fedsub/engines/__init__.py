@@ -1,0 +1,1 @@
+"""Engines: how the local work of a cohort is computed."""

@@ -1,0 +1,111 @@
+"""What all engines share: the job of a round, what a group delivers, and workers."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsub import rng
+from fedsub.aggregate import SpaceRows
+from fedsub.batches import Batches
+from fedsub.core import Cohort, Method, Tree
+from fedsub.losses import Batch
+from fedsub.problem import Problem
+
+T, R = TypeVar("T"), TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The local work of one round."""
+
+    method: Method
+    params: Tree  # the server's parameters; engines read rows of them and never write
+    cohort: Cohort
+    rows: dict[str, SpaceRows]  # by space
+    batches: Batches
+    round: int
+    seed: int
+
+    def keys(self) -> np.ndarray:
+        """One random word per client and step, int64 [K, steps], for dropout."""
+        steps = np.arange(self.batches.samples.shape[1])
+        words = rng.key(
+            self.seed,
+            rng.DROPOUT_LAYER,
+            self.round,
+            self.cohort.clients[:, None],
+            self.cohort.repeats[:, None],
+            steps,
+        )
+        return (words >> np.uint64(33)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a group of clients sends back: the clients ``where`` of the cohort, in its order."""
+
+    where: slice
+    deltas: Tree
+    losses: np.ndarray  # mean training loss over the local steps, by client
+    finite: np.ndarray  # bool by client: no NaN or infinity in the update
+    stacked: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the setup learned about the module, for engines to rely on."""
+
+    columns: tuple[str, ...]  # the columns that module and loss read
+    dropout: bool = False
+    random: bool = False  # other random functions; only the serial engine can seed them
+
+
+def template(problem: Problem) -> nn.Module:
+    """A copy of the user's module without its tables, to be filled with a submodel."""
+    own = dict(problem.objective.module.named_parameters())
+    empty = {id(own[n]): nn.Parameter(own[n].detach()[:0].clone()) for n in problem.tables}
+    return copy.deepcopy(problem.objective.module, empty).train()
+
+
+def columns_to(arrays: dict[str, np.ndarray], device: torch.device) -> Batch:
+    return {name: torch.from_numpy(a).to(device) for name, a in arrays.items()}
+
+
+class Workers:
+    """Threads that take tasks in order; results come back in order, so nothing depends on their number.
+
+    Torch releases the interpreter lock inside operations. Each thread should own its module copies
+    (`local`), because swapping parameters changes a module while it runs.
+    """
+
+    def __init__(self, count: int):
+        self.count = max(1, count)
+        self.local = threading.local()
+        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+
+    def map(self, work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
+        if self._pool is None:
+            yield from map(work, tasks)
+            return
+        waiting: deque[Future[R]] = deque()
+        for task in tasks:  # bounded: at most two finished results per worker wait in memory
+            waiting.append(self._pool.submit(work, task))
+            if len(waiting) > 2 * self.count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def all_finite(deltas: Iterable[Tensor]) -> bool:
+    """Whether no value is NaN or infinite; a sum is enough to tell in the common case."""
+    return all(bool(torch.isfinite(d.sum())) or bool(torch.isfinite(d).all()) for d in deltas)

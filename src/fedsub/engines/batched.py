@@ -1,0 +1,198 @@
+"""Many clients per tensor operation: the arena.
+
+The rows of the clients of a chunk lie one behind the other in one table per parameter (the arena), so
+clients share no row and one lookup serves all of them; dense parameters are stacked [c, …]. Because
+clients share nothing, the gradient of the sum of their losses is each client's own gradient.
+
+    arena of 3 clients          ids of client 1 (local)     looked up at
+    [ S(0) | S(1) | S(2) ]      [0, 2, 2]                   [0, 2, 2] + |S(0)|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.core import Group, Tree, Work
+from fedsub.engines.base import Delivery, Job, Plan, Workers, all_finite, columns_to, template
+from fedsub.engines.trace import Traced, trace
+from fedsub.problem import Problem
+
+# What the operations of one step may write before they fall out of the last-level cache.
+CACHE_BYTES = 12_000_000
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A chunk of clients laid out for the traced step."""
+
+    sent: Tree
+    group: Group
+    offsets: list[Tensor]  # by table: first arena row of each client, int64 [c]
+    columns: dict[str, Tensor]  # [steps, c, B, …]
+    weights: Tensor  # [steps, c, B]
+
+
+class Batched:
+    """Runs chunks of clients through one traced step. ``chunk``: clients at a time, or None to choose."""
+
+    name = "batched"
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: Plan,
+        *,
+        chunk: int | None = None,
+        workers: int = 1,
+        compile: bool = False,
+    ):
+        self.problem, self.plan, self.chunk, self.compile = problem, plan, chunk, compile
+        self.workers = Workers(workers)
+        self._module = template(problem)
+        self._traced: dict[Any, Traced] = {}
+        self._best_chunk: int | None = None
+
+    def map(self, job: Job) -> Iterator[Delivery]:
+        keys = job.keys() if self.plan.dropout else None
+        size = len(job.cohort)
+        chunk = self.chunk or self._choose_chunk(job)
+        edges = np.linspace(0, size, -(-size // chunk) + 1).astype(int).tolist()
+        slices = [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+        # Trace before the workers start: tracing swaps the parameters of the one module.
+        for where in {where.stop - where.start: where for where in slices}.values():
+            self._step_for(job, where)
+        return self.workers.map(lambda where: self._chunk(job, where, keys), slices)
+
+    def _choose_chunk(self, job: Job) -> int:
+        """As many clients as keep one step within the cache, judged from a trace of two clients."""
+        if self._best_chunk is None:
+            footprint = self._step_for(job, slice(0, 1)).bytes_per_client
+            self._best_chunk = max(2, CACHE_BYTES // footprint)
+        size = len(job.cohort)
+        pieces = -(-size // self._best_chunk)
+        return -(-size // pieces)
+
+    def _chunk(self, job: Job, where: slice, keys: np.ndarray | None) -> Delivery:
+        problem, method = self.problem, job.method
+        packed, step = self._pack(job, where), self._step_for(job, where).run
+        sent, group = packed.sent, packed.group
+        params: Tree = {name: value.clone() for name, value in sent.items()}
+        leaves = list(params.values())
+        steps = job.batches.steps[where]
+        state = method.local.init(params)
+        work = Work(job.round, 0, method.local.lr, sent, group)
+        words = torch.zeros(group.count, dtype=torch.int64, device=packed.weights.device)
+        losses = torch.zeros(group.count, dtype=leaves[0].dtype, device=packed.weights.device)
+        same = bool((steps == steps[0]).all())
+        for work.step in range(int(steps.max())):
+            if keys is not None:
+                words = _pair(torch.from_numpy(keys[where, work.step]), group.count).to(packed.weights.device)
+            if not same:
+                active = torch.from_numpy(np.asarray(work.step < steps, np.float32)).to(packed.weights.device)
+                work.active = _pair(active, group.count)
+            weights = packed.weights[work.step]
+            values, *found = step(
+                *leaves, *packed.offsets, *[c[work.step] for c in packed.columns.values()], weights, words
+            )
+            grads = dict(zip(problem.names, found, strict=True))
+            for part in method.parts:
+                grads = part.grad(grads, params, work)
+            method.local.step(params, grads, state, work)
+            losses += (values * weights).sum(1)
+        count = where.stop - where.start
+        deltas = {name: params[name] - sent[name] for name in problem.names}
+        if count < group.count:
+            deltas = _unpair(problem, deltas, count)
+        finite = np.ones(count, bool)
+        if not all_finite(deltas.values()):
+            bad = sum(group.total(n, (~torch.isfinite(d)).to(torch.float32)) for n, d in deltas.items())
+            finite = (bad == 0).cpu().numpy()[:count]
+        mean_loss = losses[:count].double().cpu().numpy() / steps
+        return Delivery(where, deltas, mean_loss, finite, stacked=True)
+
+    def _pack(self, job: Job, where: slice) -> Packed:
+        """Gather rows, dense parameters and batches of a chunk.
+
+        A chunk of one is run as a pair with itself: torch takes other kernels for one matrix than for a
+        stack of them, and a client's result must not depend on how many others share its chunk.
+        """
+        problem, device = self.problem, next(iter(job.params.values())).device
+        count = where.stop - where.start
+        which = np.arange(where.start, where.stop) if count > 1 else np.full(2, where.start)
+        sent: Tree = {}
+        owners, offsets = {}, []
+        by_space: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        for name, space in problem.tables.items():
+            if space.name not in by_space:
+                by_space[space.name] = _chunk_rows(job, space.name, where, which, device)
+            rows, owner, offset = by_space[space.name]
+            sent[name] = job.params[name].index_select(0, rows)
+            owners[name] = owner
+            offsets.append(offset)
+        for name in problem.dense:
+            value = job.params[name]
+            sent[name] = value.expand(len(which), *value.shape).contiguous()
+        samples = job.batches.samples[which].transpose(1, 0, 2)
+        arrays = problem.clients.gather(np.ascontiguousarray(samples), self.plan.columns, local=True)
+        weights = torch.from_numpy(np.ascontiguousarray(job.batches.weights[which].transpose(1, 0, 2))).to(
+            device
+        )
+        columns = columns_to(arrays, device)
+        columns["sample_mask"] = (weights > 0).to(weights.dtype)
+        return Packed(sent, Group(len(which), True, owners), offsets, columns, weights)
+
+    def _step_for(self, job: Job, where: slice) -> Traced:
+        """The traced step for this chunk's shapes; traced on first use."""
+        count = max(2, where.stop - where.start)
+        size = job.batches.samples.shape[2]
+        if (count, size) not in self._traced:
+            packed = self._pack(job, where)
+            columns = {name: c[0] for name, c in packed.columns.items()}
+            tables = [packed.sent[n] for n in self.problem.tables]
+            dense = [packed.sent[n] for n in self.problem.dense]
+            traced = trace(self.problem, self._module, tables, dense, columns, dropout=self.plan.dropout)
+            if self.compile:
+                traced = Traced(_compiled(traced, len(tables)), traced.bytes_per_client)
+            self._traced[count, size] = traced
+        return self._traced[count, size]
+
+
+def _chunk_rows(
+    job: Job, space: str, where: slice, which: np.ndarray, device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(global row, owner's position in the chunk) of every arena row, and each client's first row."""
+    laid = job.rows[space]
+    counts = laid.counts[which]
+    begin = int(laid.starts[where.start])
+    rows = laid.rows[begin : begin + int(laid.counts[where].sum())]
+    if len(which) > where.stop - where.start:
+        rows = torch.cat([rows, rows])
+    owner = torch.from_numpy(np.repeat(np.arange(len(which)), counts)).to(device)
+    offset = torch.from_numpy(np.cumsum(counts) - counts).to(device)
+    return rows, owner, offset
+
+
+def _pair(values: Tensor, count: int) -> Tensor:
+    return values if len(values) == count else values.expand(count).contiguous()
+
+
+def _unpair(problem: Problem, deltas: Tree, count: int) -> Tree:
+    return {n: d[: len(d) // 2] if n in problem.tables else d[:count] for n, d in deltas.items()}
+
+
+def _compiled(traced: Traced, n_tables: int):
+    """torch.compile with the arenas' rows dynamic, so that a new cohort does not compile anew."""
+    compiled = torch.compile(traced.run, dynamic=False)
+
+    def run(*flat: Tensor):
+        for arena in flat[:n_tables]:
+            torch._dynamo.mark_dynamic(arena, 0)
+        return compiled(*flat)
+
+    return run

@@ -1,0 +1,90 @@
+"""One client after the other: the readable truth that every other engine must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+
+from fedsub.core import Group, Tree, Work
+from fedsub.engines.base import Delivery, Job, Plan, Workers, all_finite, columns_to, template
+from fedsub.engines.rewrite import Rewrite
+from fedsub.problem import Problem
+
+
+class Serial:
+    """Loads a client's submodel into a copy of the module and takes its local steps with autograd."""
+
+    name = "serial"
+
+    def __init__(self, problem: Problem, plan: Plan, *, workers: int = 1):
+        self.problem, self.plan, self.workers = problem, plan, Workers(workers)
+
+    def map(self, job: Job) -> Iterator[Delivery]:
+        keys = job.keys() if self.plan.dropout or self.plan.random else None
+        return self.workers.map(lambda k: self._client(job, k, keys), range(len(job.cohort)))
+
+    def _client(self, job: Job, k: int, keys: np.ndarray | None) -> Delivery:
+        problem, method, batches = self.problem, job.method, job.batches
+        if not hasattr(self.workers.local, "module"):
+            self.workers.local.module = template(problem)
+        module = self.workers.local.module
+        sent = submodel(problem, job, k)
+        own = dict(module.named_parameters())
+        for name in problem.names:
+            own[name].data = sent[name].clone()
+        leaves = {name: own[name] for name in problem.names}
+        params: Tree = {name: p.data for name, p in leaves.items()}
+        state = method.local.init(params)
+        work = Work(job.round, 0, method.local.lr, sent, Group(1, stacked=False))
+        losses = []
+        for work.step in range(int(batches.steps[k])):
+            real = batches.weights[k, work.step] > 0
+            weights = torch.from_numpy(batches.weights[k, work.step][real]).to(self.device(job))
+            samples = batches.samples[k, work.step][real]
+            batch = columns_to(problem.clients.gather(samples, self.plan.columns, local=True), weights.device)
+            batch["sample_mask"] = torch.ones_like(weights)
+            with self._randomness(keys, k, work.step):
+                values = problem.objective.loss(problem.objective.output(module, batch), batch)
+            loss = values if values.ndim == 0 else values @ weights.to(values.dtype)
+            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            grads = {
+                n: torch.zeros_like(p) if g is None else g
+                for (n, p), g in zip(params.items(), found, strict=True)
+            }
+            for part in method.parts:
+                grads = part.grad(grads, params, work)
+            method.local.step(params, grads, state, work)
+            losses.append(loss.item())
+        deltas = {name: params[name] - sent[name] for name in problem.names}
+        return Delivery(
+            slice(k, k + 1),
+            deltas,
+            np.array([np.mean(losses)]),
+            np.array([all_finite(deltas.values())]),
+            stacked=False,
+        )
+
+    def device(self, job: Job) -> torch.device:
+        return next(iter(job.params.values())).device
+
+    def _randomness(self, keys: np.ndarray | None, k: int, step: int):
+        if keys is None:
+            return nullcontext()
+        if self.plan.random:
+            torch.manual_seed(int(keys[k, step]))
+        return Rewrite([], int(keys[k, step]), batched=False)
+
+
+def submodel(problem: Problem, job: Job, k: int) -> Tree:
+    """What the server sends to client k of the cohort: its rows of every table, and the dense part."""
+    sent: Tree = {}
+    for name, space in problem.tables.items():
+        rows = job.rows[space.name]
+        begin = int(rows.starts[k])
+        sent[name] = job.params[name].index_select(0, rows.rows[begin : begin + int(rows.counts[k])])
+    for name in problem.dense:
+        sent[name] = job.params[name]
+    return sent

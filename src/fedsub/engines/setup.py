@@ -1,0 +1,204 @@
+"""Choosing an engine: look at the module first, check batched against serial, fall back with a reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fedsub.aggregate import CohortRows
+from fedsub.batches import Batches, draw
+from fedsub.core import Cohort, Method, Tree
+from fedsub.engines.base import Delivery, Job, Plan, columns_to, template
+from fedsub.engines.batched import Batched
+from fedsub.engines.probe import Usage, probe
+from fedsub.engines.recurrent import NotBatchable
+from fedsub.engines.serial import Serial, submodel
+from fedsub.errors import ConfigError
+from fedsub.problem import Problem
+
+ENGINES = ("auto", "batched", "serial")
+TOLERANCE = 1e-3  # of the largest update; rounding stays far below, a wrong mapping far above
+
+
+@dataclass
+class Choice:
+    """The engine in use, and the sentence that says why."""
+
+    engine: Serial | Batched | Auto
+    reason: str
+    columns: tuple[str, ...]  # the columns that module and loss read
+
+
+class Columns(dict):
+    """A batch that remembers which columns were read."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name):
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name, default=None):
+        return self[name] if name in self else default
+
+    def __iter__(self):
+        self.read.update(dict.keys(self))
+        return super().__iter__()
+
+    def items(self):
+        self.read.update(dict.keys(self))
+        return super().items()
+
+    def values(self):
+        self.read.update(dict.keys(self))
+        return super().values()
+
+
+def choose(
+    problem: Problem,
+    method: Method,
+    params: Tree,
+    *,
+    engine: str = "auto",
+    chunk: int | None = None,
+    workers: int = 1,
+    compile: bool = False,
+    seed: int = 0,
+) -> Choice:
+    """An engine that is right for this module, or the reason why it must be the serial one."""
+    if engine not in ENGINES:
+        raise ConfigError(f"engine must be one of {', '.join(ENGINES)}; got {engine!r}.")
+    job = _two_clients(problem, method, params, seed)
+    plan, usage = inspect(problem, job)
+    serial = Serial(problem, plan, workers=workers)
+    if method.pooled:
+        return Choice(
+            serial, "engine serial: all data is in one place, there is nothing to batch", plan.columns
+        )
+    if engine == "serial":
+        return Choice(serial, "engine serial, as asked", plan.columns)
+    try:
+        _refuse(usage)
+        batched = Batched(problem, plan, chunk=chunk, workers=workers, compile=compile)
+        _agree(list(serial.map(job)), list(batched.map(job)), problem)
+    except NotBatchable as why:
+        return Choice(serial, f"engine serial, because clients cannot be batched: {why}", plan.columns)
+    if engine == "batched":
+        return Choice(batched, "engine batched: agrees with serial on two clients", plan.columns)
+    return Choice(
+        Auto(serial, batched), "batched agrees with serial on two clients; timing both", plan.columns
+    )
+
+
+def inspect(problem: Problem, job: Job) -> tuple[Plan, Usage]:
+    """Run the module once on one client's submodel, watching what it reads."""
+    module = template(problem)
+    own = dict(module.named_parameters())
+    for name, value in submodel(problem, job, 0).items():
+        own[name].data = value.clone()
+    real = job.batches.weights[0, 0] > 0
+    arrays = problem.clients.gather(job.batches.samples[0, 0][real], local=True)
+    device = next(iter(job.params.values())).device
+    batch = Columns(columns_to(arrays, device))
+    batch["sample_mask"] = torch.ones(int(real.sum()), device=device)
+    with torch.random.fork_rng():
+        usage = probe(problem, module, batch)
+    columns = tuple(name for name in problem.clients.columns if name in batch.read)
+    return Plan(columns, dropout=usage.dropout, random=usage.random is not None), usage
+
+
+class Auto:
+    """Times serial and batched on the first cohort and keeps the faster; ``chosen`` records which."""
+
+    def __init__(self, serial: Serial, batched: Batched):
+        self.serial, self.batched = serial, batched
+        self.chosen: Serial | Batched | None = None
+        self.on_choice: Callable[[str], None] = lambda sentence: None
+
+    @property
+    def name(self) -> str:
+        return "auto" if self.chosen is None else self.chosen.name
+
+    def keep(self, name: str) -> None:
+        """Use the engine that was chosen before (by an earlier session of the same run)."""
+        self.chosen = self.serial if name == "serial" else self.batched
+
+    def map(self, job: Job) -> Iterator[Delivery]:
+        if self.chosen is None:
+            few = _first(job, min(len(job.cohort), 8))
+            cost = {"batched": _seconds(self.batched, job), "serial": _seconds(self.serial, few)}
+            best = min(cost, key=lambda name: cost[name])
+            self.keep(best)
+            listed = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in cost.items())
+            self.on_choice(f"engine {best} is the faster one (a client's round: {listed})")
+        assert self.chosen is not None
+        return self.chosen.map(job)
+
+
+def _seconds(engine: Serial | Batched, job: Job) -> float:
+    """CPU seconds per client, after a first use that traces and warms up."""
+    for _ in range(2):
+        start = time.process_time()
+        for _delivery in engine.map(job):
+            pass
+        spent = time.process_time() - start
+    return spent / len(job.cohort)
+
+
+def _first(job: Job, count: int) -> Job:
+    """The same job for the first clients of the cohort only."""
+    which = np.arange(count)
+    return replace(job, cohort=job.cohort.take(which), batches=_cut(job.batches, slice(count), slice(None)))
+
+
+def _cut(batches: Batches, who: slice, steps: slice) -> Batches:
+    samples = batches.samples[who, steps]
+    return Batches(samples, batches.weights[who, steps], np.minimum(batches.steps[who], samples.shape[1]))
+
+
+def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> Job:
+    """A small job that covers the awkward case: the client with least data beside a typical one."""
+    sizes = problem.clients.sizes
+    typical = int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
+    pair = np.unique([int(np.argmin(sizes)), typical, 0])[:2]
+    cohort = Cohort.of(pair)
+    rows = CohortRows(problem, next(iter(params.values())).device)(cohort)
+    batches = draw(problem.clients, cohort, method.local, round=0, seed=seed)
+    return Job(method, params, cohort, rows, _cut(batches, slice(None), slice(2)), 0, seed)
+
+
+def _refuse(usage: Usage) -> None:
+    if usage.whole:
+        table, how = next(iter(usage.whole.items()))
+        raise NotBatchable(
+            f"the table {table!r} is used whole (by {how}), not only looked up; a client sees just its own rows of it. "
+            "If the model needs all rows, leave the table out of tables"
+        )
+    if usage.random:
+        raise NotBatchable(
+            f"it draws random numbers with {usage.random}; only dropout can be drawn per client"
+        )
+    if usage.scalar_loss:
+        raise NotBatchable("the loss returns one number for the batch; return one value per sample")
+
+
+def _agree(serial: list[Delivery], batched: list[Delivery], problem: Problem) -> None:
+    """Both engines must give the same updates on the same work."""
+    for name in problem.names:
+        axis = [d.deltas[name] for d in serial]
+        expected = torch.cat(axis) if name in problem.tables else torch.stack(axis)
+        got = torch.cat([d.deltas[name] for d in batched])
+        if not expected.numel() or not torch.isfinite(expected).all():
+            continue
+        worst, largest = float((got - expected).abs().max()), float(expected.abs().max())
+        if not worst <= TOLERANCE * largest + 1e-7:
+            raise NotBatchable(
+                f"batched and serial updates of {name!r} differ by {worst:.2g} (largest update {largest:.2g}); "
+                "does the module mix the samples of a batch?"
+            )

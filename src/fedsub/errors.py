@@ -1,0 +1,73 @@
+"""Every error that fedsub raises on purpose, on one page.
+
+A message says what was seen, what was expected and what to do next.
+
+    FedsubError
+    ├── DataError            the clients' data cannot be used as given
+    │   ├── ColumnError      a column is missing, has the wrong type or a bad value
+    │   └── StoreError       a saved directory is truncated, foreign or damaged
+    ├── ObjectiveError       module, loss and tables do not fit together or do not fit the data
+    ├── MethodError          slots that make no sense together, refused when the method is built
+    ├── ConfigError          a configuration file, a flag or a task name is wrong
+    ├── RunError             training cannot go on
+    │   └── NoUsableClient   a round in which no client delivered a usable update
+    ├── CheckpointError      nothing on disk to resume from, or it belongs to another run
+    └── MissingExtra         an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedsubError(Exception):
+    """Base of all errors raised by fedsub on purpose."""
+
+
+class DataError(FedsubError, ValueError):
+    """The clients' data cannot be used as given."""
+
+
+class ColumnError(DataError):
+    """A column is missing, has the wrong type or holds a bad value."""
+
+
+class StoreError(DataError):
+    """A saved directory is truncated, foreign or damaged."""
+
+
+class ObjectiveError(FedsubError, ValueError):
+    """Module, loss and tables do not fit together, or do not fit the data."""
+
+
+class MethodError(FedsubError, ValueError):
+    """A combination of slots that makes no sense."""
+
+
+class ConfigError(FedsubError, ValueError):
+    """A configuration file, flag or task name is wrong."""
+
+
+class RunError(FedsubError, RuntimeError):
+    """Training cannot go on."""
+
+
+class NoUsableClient(RunError):
+    """No client of the round delivered a usable update."""
+
+
+class CheckpointError(FedsubError, RuntimeError):
+    """There is nothing to resume from, or it belongs to another run."""
+
+
+class MissingExtra(FedsubError, ImportError):
+    """An optional dependency is not installed."""
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """The tail of a message about an unknown name: the closest valid one, and all of them."""
+    names = sorted(valid)
+    close = get_close_matches(word, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Valid: {', '.join(names)}."

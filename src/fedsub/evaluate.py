@@ -1,0 +1,161 @@
+"""Evaluation of the full model on fixed samples of each split, also by heat decile and by client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsub import metrics, rng
+from fedsub.core import Tree
+from fedsub.data.clients import Clients
+from fedsub.engines.base import columns_to, template
+from fedsub.errors import ConfigError
+from fedsub.heat import deciles, row_heat
+from fedsub.losses import Binary, CrossEntropy
+from fedsub.problem import Problem
+
+BATCH = 1024  # modest batches stay in the cache
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """When and on what: every ``every`` rounds, on ``samples`` random samples of each split (None: all).
+
+    The samples are the same in every round and for every method and seed, so curves can be compared.
+    The last evaluation uses up to ``final_samples`` (None: all) and adds heat deciles and the spread
+    over clients.
+    """
+
+    every: int = 10
+    samples: int | None = 10_000
+    final_samples: int | None = 200_000
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"Evaluate(every=…) must be at least 1, got {self.every}.")
+
+
+class Evaluator:
+    """Evaluates parameters on named splits."""
+
+    def __init__(
+        self, problem: Problem, splits: dict[str, Clients], plan: Evaluate, columns: tuple[str, ...]
+    ):
+        self.problem, self.splits, self.plan, self.columns = problem, splits, plan, columns
+        self._module = template(problem)
+        self._decile: dict[str, np.ndarray] | None = None
+        for name, clients in splits.items():
+            for space in problem.spaces.values():
+                if space.name not in clients.spaces or clients.spaces[space.name].size > space.size:
+                    raise ConfigError(
+                        f"The split {name!r} has no space {space.name!r} of at most {space.size:,} rows; make all "
+                        "splits from the same data, with Clients.split."
+                    )
+
+    def __call__(self, params: Tree) -> dict[str, float]:
+        """Scalars by split: {"train.ce": …, "test.auc": …}."""
+        module = self._full(params)
+        out: dict[str, float] = {}
+        for name, clients in self.splits.items():
+            chosen = self._choose(name, clients, self.plan.samples)
+            losses, outputs, labels, _ = self._predict(module, clients, chosen)
+            out |= {f"{name}.{k}": v for k, v in self._measure(losses, outputs, labels).items()}
+        return out
+
+    def final(self, params: Tree) -> dict[str, Any]:
+        """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features) and ``spread``."""
+        module = self._full(params)
+        out: dict[str, Any] = {}
+        for name, clients in self.splits.items():
+            chosen = self._choose(name, clients, self.plan.final_samples)
+            losses, outputs, labels, heat = self._predict(module, clients, chosen, with_heat=True)
+            by_decile = metrics.by_group(
+                heat,
+                np.arange(-1, 10),
+                lambda m: self._measure(losses[m], outputs[m], labels[m]),  # noqa: B023
+            )
+            out[name] = {
+                "samples": len(chosen),
+                **self._measure(losses, outputs, labels),
+                "deciles": by_decile,
+                "spread": metrics.spread(losses, clients.clients_of(chosen)),
+            }
+        return out
+
+    def _full(self, params: Tree) -> nn.Module:
+        own = dict(self._module.named_parameters())
+        for name, value in params.items():
+            own[name].data = value  # shared, not copied: a table may fill half the memory
+        return self._module.eval()
+
+    def _choose(self, name: str, clients: Clients, count: int | None) -> np.ndarray:
+        if count is None or count >= clients.samples:
+            return np.arange(clients.samples)
+        word = rng.key(rng.EVALUATION, len(name), *name.encode())
+        return np.sort(rng.first_of_permutation(clients.samples, count, word))
+
+    def _predict(self, module: nn.Module, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False):
+        objective, label = self.problem.objective, getattr(self.problem.objective.loss, "label", None)
+        device = next(module.parameters()).device
+        losses, outputs, labels, heat = [], [], [], []
+        with torch.no_grad():
+            for low in range(0, len(chosen), BATCH):
+                samples = chosen[low : low + BATCH]
+                arrays = clients.gather(samples, self.columns, local=False)
+                batch = columns_to(arrays, device)
+                batch["sample_mask"] = torch.ones(len(samples), device=device)
+                output = objective.output(module, batch)
+                value = objective.loss(output, batch)
+                losses.append(value.expand(len(samples)).double().cpu().numpy())
+                outputs.append(_plain(output))
+                labels.append(arrays[label] if label else np.zeros(len(samples)))
+                if with_heat:
+                    heat.append(self._coldest(clients, arrays))
+        return tuple(
+            np.concatenate(parts) if parts else np.zeros(0) for parts in (losses, outputs, labels, heat)
+        )
+
+    def _measure(self, losses, outputs, labels) -> dict[str, float]:
+        loss = self.problem.objective.loss
+        if isinstance(loss, Binary):
+            return metrics.binary(losses, outputs.reshape(len(losses), -1)[:, 0], labels)
+        if isinstance(loss, CrossEntropy):
+            return {"ce": float(losses.mean()), "accuracy": float((outputs.argmax(-1) == labels).mean())}
+        return {"loss": float(losses.mean())}
+
+    def _coldest(self, clients: Clients, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        """The decile of each sample's coldest feature, −1 if a feature was never seen in training."""
+        if self._decile is None:
+            self._decile = self._feature_deciles()
+        out = None
+        for column, ids in arrays.items():
+            space = clients.columns[column].space
+            if space is None or space not in self._decile:
+                continue
+            decile = self._decile[space][ids].reshape(len(ids), -1)
+            if clients.spaces[space].padding:  # padding is no feature: it must never be the coldest
+                decile = np.where(ids.reshape(len(ids), -1) == 0, 9, decile)
+            coldest = decile.min(1)
+            out = coldest if out is None else np.minimum(out, coldest)
+        assert out is not None
+        return out
+
+    def _feature_deciles(self) -> dict[str, np.ndarray]:
+        """Deciles over the features of all spaces together, by heat in the training data."""
+        heats = {}
+        for name, space in self.problem.spaces.items():
+            heat = row_heat(space)
+            if space.padding:
+                heat[0] = 0
+            heats[name] = heat
+        together = deciles(np.concatenate(list(heats.values())))
+        edges = np.cumsum([len(h) for h in heats.values()])[:-1]
+        return dict(zip(heats, np.split(together, edges), strict=True))
+
+
+def _plain(output: Tensor) -> np.ndarray:
+    return output.double().cpu().numpy()

@@ -1,0 +1,312 @@
+"""Heat: how many clients hold each row, and how unequal that is.
+
+    n_m = |{i : m in S(i)}|            heat of row m
+    W_m = sum of w_i over those i      heat weighted by samples
+    dispersion = max n_m / min n_m     over rows that somebody holds
+
+(Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.)
+
+Everything is counted from the list of held rows, in O(nnz + size): no clients x rows matrix. A
+client without samples trains nothing, so it counts neither in N nor in any heat; a padding row is
+held by everybody and says nothing about the data, so statistics leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsub.data.clients import Array, Clients, Space
+from fedsub.errors import DataError
+
+
+def row_heat(space: Space, sizes: Array | None = None) -> Array:
+    """n_m, the number of clients that hold each row; int64 [size].
+
+    With ``sizes`` (samples of every client) only clients that have samples are counted. A padding
+    row has heat N.
+
+        S(0) = [3, 7], S(1) = [3]    ->    n_3 = 2, n_7 = 1, all others 0
+    """
+    rows, clients = space.rows, len(space.row_offsets) - 1
+    if sizes is not None and not np.all(sizes):
+        rows, clients = rows[np.repeat(sizes > 0, space.counts)], np.count_nonzero(sizes)
+    heat = _bincount(space, rows).astype(np.int64, copy=False)
+    if space.padding:
+        heat[0] = clients
+    return heat
+
+
+def weighted_heat(space: Space, sizes: Array) -> Array:
+    """W_m, the samples w_i of all clients that hold each row; float64 [size]. A padding row has W."""
+    weights = np.asarray(sizes, np.float64)
+    heat = _bincount(space, space.rows, np.repeat(weights, space.counts))
+    heat = heat.astype(np.float64, copy=False)  # bincount of no rows is whole-numbered
+    if space.padding:
+        heat[0] = weights.sum()
+    return heat
+
+
+def _bincount(space: Space, rows: Array, weights: Array | None = None) -> Array:
+    heat = np.bincount(rows, weights, minlength=space.size)
+    if len(heat) > space.size:
+        raise DataError(
+            f"Space {space.name!r} has {space.size:,} rows, but a client holds row {len(heat) - 1:,}; "
+            "give the space a larger size."
+        )
+    return heat
+
+
+@dataclass(frozen=True)
+class HeatSummary:
+    """Heat of one space, or of all spaces together. Padding rows are left out.
+
+    ``min`` to ``dispersion`` and everything weighted are over *held* rows (heat > 0). When nobody
+    holds any row the counts are 0 and the ratios nan.
+    """
+
+    name: str
+    rows: int
+    unheld: int  # rows that no client holds
+    single: int  # rows that exactly one client holds
+    min: int
+    median: float
+    mean: float
+    max: int
+    dispersion: float  # max / min
+    sparsity_held: float  # mean of n_m / N over held rows
+    sparsity_all: float  # mean of n_m / N over all rows
+    weighted_min: float
+    weighted_max: float
+    weighted_dispersion: float
+    hottest: str  # the row with the largest heat, such as "gender=M"
+    burst: float | None = None  # N / (n_min K): the multiplier on an update of the coldest row
+
+
+@dataclass(frozen=True)
+class HeatReport:
+    """What `summarise` returns: one summary per space and one over all of them."""
+
+    clients: int  # N: clients that have samples
+    clients_per_round: int | None
+    spaces: tuple[HeatSummary, ...]
+    overall: HeatSummary
+
+    @property
+    def parameter_dispersion(self) -> float:
+        """Dispersion over all parameters of a model with dense layers: N / n_min; see `parameter_heat`."""
+        return _ratio(self.clients, self.overall.min)
+
+
+def summarise(clients: Clients, clients_per_round: int | None = None) -> HeatReport:
+    """Heat statistics of every space and of all features together.
+
+    A feature is a row of any space, so the overall dispersion is the hottest row of all spaces over
+    the coldest of all: 4,331 on MovieLens-1M, where the hottest feature is "gender=M" and not a movie.
+    With ``clients_per_round`` = K also the burst factor N / (n_min K): a row with a single holder
+    stands still for about N / K rounds and then takes that many local updates at once.
+    """
+    population = int(np.count_nonzero(clients.sizes))
+    parts: list[tuple[str, Array, Array, str]] = []
+    for space in clients.spaces.values():
+        skip = int(space.padding)
+        heat = row_heat(space, clients.sizes)[skip:]
+        label = _label(space, int(heat.argmax()) + skip) if heat.any() else ""
+        parts.append((space.name, heat, weighted_heat(space, clients.sizes)[skip:], label))
+    each = tuple(
+        _summary(name, heat, mass, label, population, clients_per_round) for name, heat, mass, label in parts
+    )
+    label = max(each, key=lambda s: s.max).hottest if each else ""
+    heat = np.concatenate([part[1] for part in parts] or [np.zeros(0, np.int64)])
+    weighted = np.concatenate([part[2] for part in parts] or [np.zeros(0)])
+    overall = _summary("all", heat, weighted, label, population, clients_per_round)
+    return HeatReport(population, clients_per_round, each, overall)
+
+
+def _summary(name: str, heat: Array, weighted: Array, label: str, n: int, k: int | None) -> HeatSummary:
+    held = heat[heat > 0]
+    mass = weighted[heat > 0]
+    some = len(held) > 0
+    low, high = (int(held.min()), int(held.max())) if some else (0, 0)
+    light, heavy = (float(mass.min()), float(mass.max())) if some else (0.0, 0.0)
+    return HeatSummary(
+        name=name,
+        rows=len(heat),
+        unheld=len(heat) - len(held),
+        single=int(np.count_nonzero(held == 1)),
+        min=low,
+        median=float(np.median(held)) if some else 0.0,
+        mean=float(held.mean()) if some else 0.0,
+        max=high,
+        dispersion=_ratio(high, low),
+        sparsity_held=_ratio(float(held.sum()), len(held) * n),
+        sparsity_all=_ratio(float(held.sum()), len(heat) * n),
+        weighted_min=light,
+        weighted_max=heavy,
+        weighted_dispersion=_ratio(heavy, light),
+        hottest=label,
+        burst=None if k is None else _ratio(n, low * k),
+    )
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below else float("nan")
+
+
+def _label(space: Space, row: int) -> str:
+    return f"{space.name}={row if space.vocabulary is None else space.vocabulary[row]}"
+
+
+@dataclass(frozen=True)
+class ParameterHeat:
+    """Coldest and hottest parameter of a model."""
+
+    min: int
+    max: int
+
+    @property
+    def dispersion(self) -> float:
+        return _ratio(self.max, self.min)
+
+
+def parameter_heat(clients: Clients, *, dense: bool = True) -> ParameterHeat:
+    """Range of parameter heat of a model whose tables are indexed by these spaces.
+
+    A table's parameters have the heat of their row. Dense parameters (hidden layers, biases) are in
+    every submodel: heat N, aggregation coefficient N/n_m = 1. With ``dense`` the hottest parameter
+    therefore has heat N and the dispersion is N / n_min, at least the feature dispersion.
+    """
+    report = summarise(clients)
+    low, high = report.overall.min, report.overall.max
+    return ParameterHeat(low or report.clients, report.clients) if dense else ParameterHeat(low, high)
+
+
+def histogram(heat: Array, bins: int = 30, *, padding: bool = False) -> tuple[Array, Array]:
+    """(edges [b + 1], counts [b]) of the held rows, in bins of equal width in log(heat).
+
+    Bin j counts ``edges[j] <= heat < edges[j + 1]``. Whole-numbered heat gets whole-numbered edges,
+    so that no bin falls between two possible values and stays empty by construction; there may then
+    be fewer than ``bins``. ``padding`` leaves row 0 out.
+    """
+    held = heat[int(padding) :]
+    held = held[held > 0]
+    if len(held) == 0:
+        return np.array([1.0, 2.0]), np.zeros(1, np.int64)
+    low, high = float(held.min()), float(held.max())
+    if np.issubdtype(heat.dtype, np.integer):
+        edges = np.unique(np.round(np.geomspace(low, high + 1, bins + 1)))
+    else:
+        edges = np.geomspace(low, max(high, low) * (1 + 1e-9), bins + 1)
+        edges[0] = low  # geomspace may round the ends inwards
+    return edges, np.histogram(held, edges)[0]
+
+
+def deciles(heat: Array, *, padding: bool = False) -> Array:
+    """Tenth of the held rows each row falls in: 0 (coldest) to 9 (hottest), -1 if unheld; int8 [size].
+
+    Rows of equal heat share a decile, that of the middle of their ranks: when 60 % of rows have
+    heat 1 they are all in decile 3. Deciles may therefore be empty. ``padding`` gives row 0 a -1.
+    """
+    out = np.full(len(heat), -1, np.int8)
+    held = heat > 0
+    held[: int(padding)] = False
+    if held.any():
+        _, group, count = np.unique(heat[held], return_inverse=True, return_counts=True)
+        end = np.cumsum(count)
+        # floor(10 * (begin + end) / 2 / total) in whole numbers: no row changes decile by rounding.
+        out[held] = (5 * (2 * end - count) // end[-1])[group]
+    return out
+
+
+# Okabe & Ito's colours, which remain distinct under the common forms of colour blindness. Yellow is
+# too faint for a line on white and is left out.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
+
+
+def plot(clients: Clients, path: str | Path) -> None:
+    """Write a PNG: left, rows ranked by heat on log-log axes; right, how many rows have which heat.
+
+    One line per space. With more than seven spaces the smallest ones share the last line.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    report = summarise(clients)
+    figure = Figure(figsize=(11, 5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)  # a figure of its own: pyplot's global state is left alone
+    ranks, bars = figure.subplots(1, 2)
+    lines = _lines(clients)
+    _plot_ranks(ranks, lines)
+    _plot_histogram(bars, lines)
+    handles, labels = bars.get_legend_handles_labels()
+    if len(lines) > 1:  # the lines are the same in both panels: take each once, with its marker
+        handles, labels = [*ranks.get_legend_handles_labels()[0], handles[0]], [*labels[1:], labels[0]]
+    columns = min(len(labels), 4)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
+    dispersion = report.overall.dispersion
+    value = f"{dispersion:,.0f}" if dispersion >= 100 else f"{dispersion:.3g}"
+    spread = f"feature heat dispersion {value}" if lines else "no row is held"
+    figure.suptitle(f"{report.clients:,} clients, {spread}", fontsize=13)
+    figure.savefig(path, format="png")
+
+
+def _lines(clients: Clients) -> list[tuple[str, Array]]:
+    """(label, heat of held rows, hottest first), the largest space first."""
+    heats = []
+    for space in clients.spaces.values():
+        heat = row_heat(space, clients.sizes)[int(space.padding) :]
+        heats.append((space.name, np.sort(heat[heat > 0])[::-1]))
+    heats.sort(key=lambda line: -len(line[1]))
+    most = len(_COLOURS)
+    if len(heats) > most:
+        rest = heats[most - 1 :]
+        together = np.sort(np.concatenate([heat for _, heat in rest]))[::-1]
+        heats = [*heats[: most - 1], (f"{len(rest)} other spaces", together)]
+    return [(f"{name} ({len(heat):,} rows held)", heat) for name, heat in heats if len(heat)]
+
+
+def _plot_ranks(axes: Any, lines: Sequence[tuple[str, Array]]) -> None:
+    for j, (label, heat) in enumerate(lines):
+        # A log axis cannot show a million points; a thousand evenly spread ones draw the same line.
+        at = np.unique(np.round(np.geomspace(1, len(heat), 1000)).astype(np.int64))
+        marker = "o" if len(heat) <= 30 else None
+        axes.plot(
+            at,
+            heat[at - 1],
+            color=_COLOURS[j],
+            linestyle=_STYLES[j],
+            marker=marker,
+            ms=3.5,
+            lw=1.8,
+            label=label,
+        )
+    axes.set(xscale="log", yscale="log", xlabel="rank of the row (hottest first)")
+    axes.set(ylabel="heat (clients that hold the row)", title="Heat by rank")
+    _finish(axes)
+
+
+def _plot_histogram(axes: Any, lines: Sequence[tuple[str, Array]]) -> None:
+    heat = np.concatenate([heat for _, heat in lines] or [np.zeros(0, np.int64)])
+    edges, counts = histogram(heat)
+    # One space is its own total: the same colour as its line says so. Otherwise the total is grey.
+    colour, name = ("#D9D9D9", f"all ({len(heat):,} rows held)") if len(lines) > 1 else (_COLOURS[0], "")
+    name = name or (lines[0][0] if lines else "no rows")
+    axes.stairs(counts, edges, fill=True, color=colour, label=name, baseline=0.5)
+    for j, (label, own) in enumerate(lines if len(lines) > 1 else ()):
+        part = np.histogram(own, edges)[0]
+        axes.stairs(part, edges, color=_COLOURS[j], linestyle=_STYLES[j], lw=1.5, label=label, baseline=0.5)
+    axes.set(xscale="log", yscale="log", xlabel="heat (clients that hold the row)")
+    axes.set(ylabel="rows in the bin", title="Histogram of heat")
+    axes.set_ylim(bottom=0.5)
+    _finish(axes)
+
+
+def _finish(axes: Any) -> None:
+    axes.grid(True, which="major", color="#DDDDDD", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,52 @@
+"""Losses: functions (module output, batch) -> one value per sample.
+
+A loss of your own has the same form. Return one value per sample, not their mean: fedsub weights the
+samples itself (batches may be shorter for some clients), and the batched engine needs them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Batch = dict[str, Tensor]
+Loss = Callable[[Tensor, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Cross-entropy in nats of logits [B] (or [B, 1]) against labels 0/1: softplus(z) − y·z."""
+
+    label: str = "label"
+
+    def __call__(self, output: Tensor, batch: Batch) -> Tensor:
+        z = output.squeeze(-1) if output.ndim == 2 else output
+        return F.softplus(z) - z * batch[self.label]
+
+
+@dataclass(frozen=True)
+class Squared:
+    """Half the squared error of predictions [B]: ½(z − y)²."""
+
+    label: str = "label"
+
+    def __call__(self, output: Tensor, batch: Batch) -> Tensor:
+        z = output.squeeze(-1) if output.ndim == 2 else output
+        return 0.5 * (z - batch[self.label]) ** 2
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy of logits [B, classes] against integer class labels."""
+
+    label: str = "label"
+
+    def __call__(self, output: Tensor, batch: Batch) -> Tensor:
+        picked = output.gather(-1, batch[self.label].long().unsqueeze(-1)).squeeze(-1)
+        return output.logsumexp(-1) - picked
+
+
+binary, squared, cross_entropy = Binary, Squared, CrossEntropy

@@ -1,0 +1,62 @@
+"""`Objective`: what is learned. A module, a loss, and which columns index which of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from fedsub.errors import ObjectiveError, nearest
+from fedsub.losses import Batch, Loss
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Module + loss + ``tables={parameter name: column or columns that index its rows}``.
+
+    The module is an ordinary ``nn.Module``. It is called with the batch, a dict of column name to
+    tensor [B, …]; or, with ``inputs=("x", "y")``, with those columns as positional arguments. The loss
+    gets the module's output and the batch and returns one value per sample (see `fedsub.losses`).
+
+    Parameters not named in ``tables`` are dense: every client gets them whole. Parameters with
+    ``requires_grad=False`` are constants that never travel.
+
+        Objective(Scorer(clients.size("item")), losses.binary("label"), tables={"items.weight": "item"})
+    """
+
+    module: nn.Module
+    loss: Loss
+    tables: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    inputs: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        params = dict(self.module.named_parameters())
+        if not params:
+            raise ObjectiveError("The module has no parameters to train.")
+        for name, columns in self.tables.items():
+            if name not in params:
+                raise ObjectiveError(
+                    f"tables names {name!r}, which the module lacks; {nearest(name, params)}"
+                )
+            if not self.columns_of(name):
+                raise ObjectiveError(
+                    f"No column indexes the table {name!r} (tables gives it {columns!r}); name its column, "
+                    "or leave it out of tables to send it whole."
+                )
+            if not params[name].requires_grad:
+                raise ObjectiveError(
+                    f"Table {name!r} has requires_grad=False, so it would never train; leave it out of tables."
+                )
+            if params[name].ndim < 1:
+                raise ObjectiveError(f"Table {name!r} is a scalar; a table needs rows.")
+
+    def columns_of(self, table: str) -> tuple[str, ...]:
+        columns = self.tables[table]
+        return (columns,) if isinstance(columns, str) else tuple(columns)
+
+    def output(self, module: nn.Module, batch: Batch) -> Tensor:
+        """What ``module`` says to a batch."""
+        if self.inputs is None:
+            return module(batch)
+        return module(*[batch[name] for name in self.inputs])

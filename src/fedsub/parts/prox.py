@@ -1,0 +1,31 @@
+"""The proximal term of FedProx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsub.core import Method, Part, Tree, Work
+from fedsub.errors import MethodError
+
+
+@dataclass(frozen=True)
+class Prox(Part):
+    """Pull a client towards what it was sent: each step uses g + μ (x − X).
+
+    The client then approximately minimises f_i(x) + (μ/2)‖x − X‖² over its submodel.
+    T. Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+    """
+
+    mu: float = 0.01
+
+    def check(self, method: Method) -> None:
+        if self.mu < 0:
+            raise MethodError(f"mu of Prox must not be negative, got {self.mu}.")
+        if self.mu * method.local.lr > 1:
+            raise MethodError(
+                f"Prox(mu={self.mu}) with lr={method.local.lr} overshoots what was sent "
+                f"(lr·mu = {self.mu * method.local.lr:g} > 1); lower one of them."
+            )
+
+    def grad(self, grads: Tree, params: Tree, work: Work) -> Tree:
+        return {k: g + self.mu * (params[k] - work.sent[k]) for k, g in grads.items()}

@@ -1,0 +1,109 @@
+"""`Problem`: an objective fitted to the clients' data. Everything is checked here, before training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from fedsub.core import Tree
+from fedsub.data.clients import Clients, Space
+from fedsub.errors import ObjectiveError, nearest
+from fedsub.objective import Objective
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Which parameter is a table over which space, which is dense, and how big a submodel is."""
+
+    objective: Objective
+    clients: Clients
+    tables: dict[str, Space]  # parameter -> the space that numbers its rows
+    dense: tuple[str, ...]
+
+    @classmethod
+    def bind(cls, objective: Objective, clients: Clients) -> Problem:
+        params = dict(objective.module.named_parameters())
+        tables = {name: _space(objective, name, clients, len(params[name])) for name in objective.tables}
+        used = {c for name in tables for c in objective.columns_of(name)}
+        for space in clients.spaces.values():
+            if not used & set(space.columns):
+                raise ObjectiveError(
+                    f"No table uses the id column{'s' * (len(space.columns) > 1)} {', '.join(space.columns)}; "
+                    "add a table for it to tables={parameter: column}, or leave the column out when reading the data."
+                )
+        for name in objective.inputs or ():
+            clients.column(name)
+        dense = tuple(n for n, p in params.items() if n not in tables and p.requires_grad)
+        return cls(objective, clients, tables, dense)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All trained parameters: tables first, then dense ones, each in the module's order."""
+        return (*self.tables, *self.dense)
+
+    @cached_property
+    def spaces(self) -> dict[str, Space]:
+        """The spaces in use, by name; tables over one space share its rows."""
+        return {space.name: space for space in self.tables.values()}
+
+    def params(self, device: torch.device | None = None, *, copy: bool = True) -> Tree:
+        """The module's trained parameters, copied unless told otherwise."""
+        own = dict(self.objective.module.named_parameters())
+        out = {}
+        for name in self.names:
+            value = own[name].detach()
+            if device is not None:
+                value = value.to(device)
+            shares = value.data_ptr() == own[name].data_ptr()
+            out[name] = value.clone(memory_format=torch.contiguous_format) if copy and shares else value
+        return out
+
+    def sizes_in_bytes(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(bytes down, bytes up) of each client for one round without compression.
+
+        The client asks for its rows by id (up), receives rows and dense parameters (down), and returns
+        the updates in the same order (up), so ids cross once.
+        """
+        own = dict(self.objective.module.named_parameters())
+        values = np.full(
+            len(clients), sum(own[n].numel() * own[n].element_size() for n in self.dense), np.int64
+        )
+        ids = np.zeros(len(clients), np.int64)
+        for space in self.spaces.values():
+            ids += space.counts[clients] * (4 if space.size < 2**32 else 8)
+        for name, space in self.tables.items():
+            row = own[name][:1].numel() * own[name].element_size()
+            values += space.counts[clients] * row
+        return values, values + ids
+
+
+def _space(objective: Objective, table: str, clients: Clients, rows: int) -> Space:
+    """The one space that the table's columns share, or an error that says how to get there."""
+    columns = objective.columns_of(table)
+    for column in columns:
+        if column not in clients.columns:
+            raise ObjectiveError(
+                f"Table {table!r} is indexed by column {column!r}, which the data lacks; "
+                f"{nearest(column, clients.columns)}"
+            )
+        if clients.columns[column].space is None:
+            raise ObjectiveError(
+                f"Table {table!r} is indexed by column {column!r}, which holds plain values; "
+                f"read it as ids (ids=[{column!r}])."
+            )
+    spaces = {clients.space_of(c).name for c in columns}
+    if len(spaces) > 1:
+        raise ObjectiveError(
+            f"Columns {', '.join(columns)} index the same table {table!r} but were numbered apart; "
+            f"read them with one vocabulary: ids={{'{columns[0]}': {list(columns)!r}}}."
+        )
+    space = clients.space_of(columns[0])
+    if space.size > rows:
+        raise ObjectiveError(
+            f"Table {table!r} has {rows:,} rows but column {columns[0]!r} has ids up to {space.size - 1:,}; "
+            f"give the module {space.size:,} rows (clients.size({columns[0]!r}))."
+        )
+    return space

@@ -1,0 +1,69 @@
+"""Randomness from counters: every draw is a pure function of (seed, purpose, round, client, step, …).
+
+Nothing is drawn from a stream, so the order of clients, the chunk size, the number of workers and an
+interruption change no number. The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood, 2014),
+vectorised over numpy arrays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+Array = np.ndarray
+
+# One constant per purpose keeps streams apart that share (seed, round, client).
+COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER = range(1, 8)
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+
+
+def mix(x: Array | np.uint64) -> Array:
+    """A bijection of 64-bit words that looks random; x is not changed."""
+    with np.errstate(over="ignore"):
+        x = x + _GOLDEN
+        x = (x ^ (x >> _30)) * _M1
+        x = (x ^ (x >> _27)) * _M2
+        return x ^ (x >> _31)
+
+
+def key(*parts: int | Array) -> Array:
+    """Fold integers (or broadcastable integer arrays) into one 64-bit key each."""
+    out = np.uint64(0)
+    with np.errstate(over="ignore"):
+        for part in parts:
+            # Python and int64 values may be negative; two's complement keeps them distinct.
+            word = np.asarray(part).astype(np.int64, copy=False).view(np.uint64)
+            out = mix((out * _M2) ^ word)
+    return out
+
+
+def uniform(words: Array) -> Array:
+    """64-bit words as float64 in [0, 1)."""
+    return (words >> _11).astype(np.float64) * 2.0**-53
+
+
+def below(words: Array, bound: Array | int) -> Array:
+    """64-bit words as integers in [0, bound); the bias is below bound / 2**53."""
+    return (uniform(words) * bound).astype(np.int64)
+
+
+def generator(*parts: int) -> np.random.Generator:
+    """A numpy generator keyed by integers, for draws that numpy does well (permutations, choices)."""
+    word = int(key(*parts))
+    return np.random.Generator(np.random.Philox(key=word))
+
+
+def first_of_permutation(n: int, count: int, word: Array) -> Array:
+    """The first ``count`` entries of a random permutation of range(n), keyed by ``word``.
+
+    When ``count`` is small beside ``n`` the distinct prefix of a stream of draws is the same thing
+    and costs O(count); otherwise all n keys are sorted.
+    """
+    if count * 4 <= n:
+        draws = below(mix(word + np.arange(2 * count, dtype=np.uint64)), n)
+        first = np.sort(np.unique(draws, return_index=True)[1])
+        if len(first) >= count:
+            return draws[first[:count]]
+    return np.argsort(mix(word + np.arange(n, dtype=np.uint64)), kind="stable")[:count]

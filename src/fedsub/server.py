@@ -1,0 +1,31 @@
+"""Servers: how the mean update moves the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedsub.core import Tree
+from fedsub.errors import MethodError
+
+
+@dataclass(frozen=True)
+class Add:
+    """X ← X + lr · mean update; rows that nobody sent stay untouched, bit for bit."""
+
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise MethodError(f"server_lr must be positive, got {self.lr}.")
+
+    def init(self, params: Tree) -> Tree:
+        return {}
+
+    def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
+        for name, update in mean.items():
+            if name in rows:
+                params[name].index_add_(0, rows[name], update, alpha=self.lr)
+            else:
+                params[name].add_(update, alpha=self.lr)

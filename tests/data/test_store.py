@@ -1,0 +1,189 @@
+"""Saving and opening: everything survives, and damage is named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsub.data import Clients, movielens_like
+from fedsub.data.store import fingerprint
+from fedsub.errors import StoreError
+
+
+def small(items=("x", "y", "x", "ü")) -> Clients:
+    return Clients.from_arrays(
+        {"i": list(items), "h": [["x"], [], ["y", "z"], []], "w": np.ones((4, 3)), "t": [4, 3, 2, 1]},
+        ["b", "a", "b", "c"],
+        ids={"any/name": ["i", "h"]},
+        values=["w", "t"],
+    )
+
+
+def assert_same(a: Clients, b: Clients) -> None:
+    assert (a.fingerprint, a.label, list(a.columns), list(a.spaces)) == (
+        b.fingerprint,
+        b.label,
+        list(b.columns),
+        list(b.spaces),
+    )
+    np.testing.assert_array_equal(a.client_ids, b.client_ids)
+    np.testing.assert_array_equal(a.offsets, b.offsets)
+    for x, y in zip(a.columns.values(), b.columns.values(), strict=True):
+        assert (x.space, x.width, x.values.dtype) == (y.space, y.width, y.values.dtype)
+        np.testing.assert_array_equal(x.values, y.values)
+        np.testing.assert_equal(x.starts, y.starts)
+    for x, y in zip(a.spaces.values(), b.spaces.values(), strict=True):
+        assert (x.size, x.columns, x.padding, x.rows.dtype) == (y.size, y.columns, y.padding, y.rows.dtype)
+        np.testing.assert_array_equal(x.rows, y.rows)
+        np.testing.assert_array_equal(x.row_offsets, y.row_offsets)
+        np.testing.assert_equal(x.vocabulary, y.vocabulary)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.text("abé", max_size=2), max_size=3)), min_size=1))
+def test_round_trip(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("store") / "saved"
+    clients = Clients.from_arrays({"h": [r[1] for r in rows]}, [r[0] for r in rows], ids=["h"])
+    clients.save(path)
+    assert_same(clients, Clients.open(path, verify=True))
+
+
+def test_opened_data_is_mapped_and_works_like_the_original(tmp_path):
+    clients = small()
+    clients.save(tmp_path / "saved")
+    opened = Clients.open(tmp_path / "saved")
+    assert isinstance(opened.columns["i"].values, np.memmap)
+    assert fingerprint(opened) == clients.fingerprint
+    everything = np.arange(4)
+    for name, array in clients.gather(everything, local=False).items():
+        np.testing.assert_array_equal(opened.gather(everything, local=False)[name], array)
+    parts, again = (c.split(by="last", column="t") for c in (clients, opened))
+    assert [p.fingerprint for p in parts] == [p.fingerprint for p in again]
+
+
+def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path):
+    small().save(tmp_path / "saved")
+    other = small(("x", "x", "x", "x"))
+    other.save(tmp_path / "saved")
+    assert Clients.open(tmp_path / "saved").fingerprint == other.fingerprint
+    opened = Clients.open(tmp_path / "saved")
+    opened.save(tmp_path / "saved")  # onto the very files it is mapped from
+    assert Clients.open(tmp_path / "saved", verify=True).fingerprint == other.fingerprint
+    assert os.listdir(tmp_path) == ["saved"]
+
+
+def test_foreign_directories_and_files_are_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("x")
+    for name in ("mine", "file"):
+        with pytest.raises(StoreError, match="not written by fedsub"):
+            small().save(tmp_path / name)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EIO, "output error")])
+def test_a_failing_disk_keeps_the_old_save(tmp_path, monkeypatch, number, words):
+    clients = small()
+    clients.save(tmp_path / "saved")
+    calls = []
+
+    def fsync(handle):
+        calls.append(handle)
+        if len(calls) == 3:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StoreError, match=words):
+        small(("y", "y", "y", "y")).save(tmp_path / "saved")
+    assert os.listdir(tmp_path) == ["saved"]
+    assert Clients.open(tmp_path / "saved", verify=True).fingerprint == clients.fingerprint
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_really_full_disk(tmp_path, monkeypatch):
+    clients = movielens_like(scale=0.01)
+    real = open
+
+    def to_full(file, mode="r", **options):
+        return real("/dev/full" if str(file).endswith("column0.npy") else file, mode, **options)
+
+    monkeypatch.setattr("builtins.open", to_full)
+    with pytest.raises(StoreError, match="disk is full"):
+        clients.save(tmp_path / "saved")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def saved(tmp_path):
+    small().save(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def edit(saved, **changes) -> None:
+    manifest = json.loads((saved / "manifest.json").read_text())
+    (saved / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def test_truncated_file_is_named_with_both_sizes(saved):
+    where = saved / "column0.npy"
+    size = where.stat().st_size
+    os.truncate(where, size - 4)
+    with pytest.raises(StoreError, match=f"column0.npy has {size - 4} bytes, expected {size}"):
+        Clients.open(saved)
+
+
+def test_missing_file(saved):
+    (saved / "offsets.npy").unlink()
+    with pytest.raises(StoreError, match=r"lacks the file offsets\.npy"):
+        Clients.open(saved)
+
+
+def test_other_type_in_a_file_of_the_same_size(saved):
+    where = saved / "column0.npy"
+    np.save(where, np.load(where).view(np.float32))
+    with pytest.raises(StoreError, match=r"holds <f4 \(4,\), expected <i4 \(4,\)"):
+        Clients.open(saved)
+
+
+def test_changed_content_is_found_on_request(saved):
+    where = saved / "column3.npy"
+    np.save(where, np.load(where)[::-1])
+    Clients.open(saved)
+    with pytest.raises(StoreError, match="changed since it was saved"):
+        Clients.open(saved, verify=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": 2}, "version 2.*upgrade fedsub"),
+        ({"format": "other"}, "format 'other', expected 'fedsub-clients'"),
+        ({"files": {}}, "damaged"),
+        ({"columns": None}, "damaged"),
+        ({"files": {"../../secret": {"shape": [1], "bytes": 1}}}, "lacks the file"),
+    ],
+)
+def test_manifests_that_cannot_be_used(saved, changes, words):
+    edit(saved, **changes)
+    with pytest.raises(StoreError, match=words):
+        Clients.open(saved)
+
+
+def test_directories_that_are_not_saves(tmp_path, saved):
+    with pytest.raises(StoreError, match="no directory"):
+        Clients.open(tmp_path / "absent")
+    (saved / "manifest.json").write_text("{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        Clients.open(saved)
+    (saved / "manifest.json").unlink()
+    with pytest.raises(StoreError, match=r"no manifest\.json"):
+        Clients.open(saved)
+    shutil.rmtree(saved)

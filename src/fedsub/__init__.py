@@ -8,21 +8,24 @@ objective = fs.Objective(Scorer(clients.size("item")), fs.losses.binary("liked")
 result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, rounds=200)
 """
 
-from fedsub import errors, heat, losses, methods, models, theory
-from fedsub.average import OverClients, OverHolders, OverSampledHolders
-from fedsub.callbacks import Callback, TensorBoard
-from fedsub.comparing import Comparison, compare
-from fedsub.core import Method, Part
-from fedsub.data import Clients, movielens, movielens_like
-from fedsub.errors import FedsubError
-from fedsub.evaluate import Evaluate
-from fedsub.local import SGD
-from fedsub.objective import Objective
-from fedsub.parts import Prox
-from fedsub.result import Result, Target
-from fedsub.running import Interrupted, run
-from fedsub.samplers import Everyone, Uniform
-from fedsub.server import Add
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedsub import errors, heat, losses, methods, models, theory
+    from fedsub.average import OverClients, OverHolders, OverSampledHolders
+    from fedsub.callbacks import Callback, TensorBoard
+    from fedsub.comparing import Comparison, compare
+    from fedsub.core import Method, Part
+    from fedsub.data import Clients, movielens, movielens_like
+    from fedsub.errors import FedsubError
+    from fedsub.evaluate import Evaluate
+    from fedsub.local import SGD
+    from fedsub.objective import Objective
+    from fedsub.parts import Prox
+    from fedsub.result import Result, Target
+    from fedsub.running import Interrupted, run
+    from fedsub.samplers import Everyone, Uniform
+    from fedsub.server import Add
 
 __version__ = "0.1.0"
 
@@ -32,3 +35,40 @@ __all__ = [
     "Uniform", "compare", "errors", "heat", "losses", "methods", "models", "movielens", "movielens_like", "run",
     "theory",
 ]  # fmt: skip
+
+# Where each public name lives. They are imported at first use, because torch takes seconds to load and
+# `fedsub --help` has no use for it.
+_HOMES = {
+    "average": ("OverClients", "OverHolders", "OverSampledHolders"),
+    "callbacks": ("Callback", "TensorBoard"),
+    "comparing": ("Comparison", "compare"),
+    "core": ("Method", "Part"),
+    "data": ("Clients", "movielens", "movielens_like"),
+    "errors": ("FedsubError",),
+    "evaluate": ("Evaluate",),
+    "local": ("SGD",),
+    "objective": ("Objective",),
+    "parts": ("Prox",),
+    "result": ("Result", "Target"),
+    "running": ("Interrupted", "run"),
+    "samplers": ("Everyone", "Uniform"),
+    "server": ("Add",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("errors", "heat", "losses", "methods", "models", "theory")
+
+
+def __getattr__(name: str):
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"fedsub.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fedsub' has no attribute {name!r}")
+    value = getattr(import_module(f"fedsub.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Cohort, Total, Tree
+from fedsub.core import Cohort, Total, Tree, add_rows
 from fedsub.data.clients import Space
 from fedsub.problem import Problem
 
@@ -28,11 +28,11 @@ def concatenated(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 class SpaceRows:
     """The cohort's rows of one space: client after client, and their union."""
 
-    rows: Tensor  # int64 [Σ|S(i)|] global row of every place
+    rows: Tensor  # int32 or int64 [Σ|S(i)|] global row of every place
     counts: np.ndarray  # |S(i)| by client
     starts: np.ndarray  # first place of each client
-    union: Tensor  # int64 [U] distinct global rows
-    inverse: Tensor  # int64 [Σ|S(i)|] place -> position in the union
+    union: Tensor  # [U] distinct global rows
+    inverse: Tensor  # int32 [Σ|S(i)|] place -> position in the union
 
 
 class CohortRows:
@@ -47,24 +47,21 @@ class CohortRows:
 
     def _lay_out(self, space: Space, clients: np.ndarray) -> SpaceRows:
         counts = space.counts[clients]
-        rows = space.rows[concatenated(space.row_offsets[clients], counts)]
+        rows = np.take(space.rows, concatenated(space.row_offsets[clients], counts))
         # slot[row] = last place that names the row: a place is kept if it is that last one. The scratch
         # array is never cleared: only entries written just above are read.
         if space.name not in self._slot:
             self._slot[space.name] = np.empty(space.size, np.int32)
         slot, place = self._slot[space.name], np.arange(len(rows), dtype=np.int32)
         slot[rows] = place
-        last = slot[rows]
-        keep = last == place
-        position = np.cumsum(keep, dtype=np.int64) - 1
-        to_device = lambda a: torch.from_numpy(np.ascontiguousarray(a, np.int64)).to(self.device)  # noqa: E731
-        return SpaceRows(
-            to_device(rows),
-            counts,
-            np.cumsum(counts) - counts,
-            to_device(rows[keep]),
-            to_device(position[last]),
-        )
+        union = rows.take(np.flatnonzero(slot.take(rows) == place))
+        slot[union] = place[: len(union)]
+        inverse = slot.take(rows)
+        starts = np.cumsum(counts) - counts
+        return SpaceRows(self._tensor(rows), counts, starts, self._tensor(union), self._tensor(inverse))
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
 
 class Sum:
@@ -96,20 +93,20 @@ class Sum:
                 if not plain:
                     owner = np.repeat(weights, rows.counts[where])
                     delta = delta * _column(owner, delta)
-                _index_add(total, rows.inverse[places], delta)
+                add_rows(total, rows.inverse[places], delta)
             else:
                 delta = delta if stacked else delta.unsqueeze(0)
                 if not plain:
                     delta = delta * _column(weights, delta)
                 # Every entry goes to the same place, in order: the sum does not depend on the grouping.
-                first = torch.zeros(len(delta), dtype=torch.int64, device=delta.device)
-                _index_add(total.reshape(1, -1), first, delta.reshape(len(delta), -1))
+                first = torch.zeros(len(delta), dtype=torch.int32, device=delta.device)
+                add_rows(total.reshape(1, -1), first, delta.reshape(len(delta), -1))
         for space, held in self.held.items():
             rows = self.layout[space]
             owner = np.repeat(weights, rows.counts[where])
             held.index_add_(0, rows.inverse[_places(rows, where)], torch.from_numpy(owner).to(held.device))
         self.weight += float(weights.sum())
-        self.count += int((weights != 0).sum())
+        self.count += int(np.count_nonzero(weights))
 
     def total(self) -> Total:
         space_of = {table: space.name for table, space in self.problem.tables.items()}
@@ -130,9 +127,3 @@ def _places(rows: SpaceRows, where: slice) -> slice:
 def _column(weights: np.ndarray, like: Tensor) -> Tensor:
     column = torch.from_numpy(weights).to(device=like.device, dtype=like.dtype)
     return column.reshape(-1, *[1] * (like.ndim - 1))
-
-
-def _index_add(total: Tensor, index: Tensor, values: Tensor) -> None:
-    if total.ndim == 2 and total.shape[1] == 1:  # torch adds vectors in a tight loop, rows one call each
-        total, values = total.view(-1), values.reshape(-1)
-    total.index_add_(0, index, values)

@@ -64,9 +64,7 @@ class OverHolders:
         if not 0 <= self.temper <= 1:
             raise MethodError(f"temper must lie between 0 (FedAvg) and 1 (FedSubAvg), got {self.temper}.")
         if self.max_coef is not None and self.max_coef < 1:
-            raise MethodError(
-                f"max_coef must be at least 1, the coefficient of dense parameters; got {self.max_coef}."
-            )
+            raise MethodError(f"max_coef must be at least 1, the coefficient of dense parameters; got {self.max_coef}.")
 
     def bind(self, problem: Problem, device: torch.device) -> BoundMean:
         by_space = {name: self._coefficients(problem, name) for name in problem.spaces}
@@ -88,9 +86,7 @@ class OverHolders:
         if self.heat is not None and name in self.heat:
             given = np.asarray(self.heat[name], np.float64)
             if given.shape != heat.shape:
-                raise MethodError(
-                    f"heat[{name!r}] has shape {given.shape}, the space has {space.size:,} rows."
-                )
+                raise MethodError(f"heat[{name!r}] has shape {given.shape}, the space has {space.size:,} rows.")
             # An estimate may leave the possible range; exact rule: between 1 and the population.
             heat = np.clip(np.nan_to_num(given, nan=1.0), 1.0, population)
         coefficient = np.divide(population, heat, out=np.ones_like(heat), where=heat > 0)
@@ -150,12 +146,15 @@ class BoundSampledMean:
         return np.ones(len(clients)) if self.per_client is None else self.per_client[clients]
 
     def __call__(self, total: Total) -> Tree:
-        return {
-            name: value.div_(total.held[name].to(value.dtype).reshape(-1, *[1] * (value.ndim - 1)))
-            if name in total.held
-            else value.div_(total.weight)
-            for name, value in total.values.items()
-        }
+        mean = {}
+        for name, value in total.values.items():
+            if name in total.held:
+                # A row whose only holders were left out (weight 0) has the sum 0: it stays as it is.
+                held = total.held[name].masked_fill(total.held[name] == 0, 1.0)
+                mean[name] = value.div_(held.to(value.dtype).reshape(-1, *[1] * (value.ndim - 1)))
+            else:
+                mean[name] = value.div_(total.weight)
+        return mean
 
 
 def _client_weights(problem: Problem, weighting: str) -> np.ndarray | None:

@@ -65,14 +65,14 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
         place = np.minimum(place, sizes[:, None, None] - 1)
         if local.batches == "shuffled":
             place = _shuffle(place, step // per_pass[:, None], sizes, words, int(step.size) * size)
-    counts = real.sum(2, keepdims=True)
-    weights = np.where(real, 1.0 / np.maximum(counts, 1), 0.0).astype(np.float32)
+    if real.all():
+        weights = np.full(place.shape, 1.0 / size, np.float32)
+    else:
+        weights = (real / np.maximum(real.sum(2, keepdims=True), 1)).astype(np.float32)
     return Batches(clients.offsets[cohort.clients][:, None, None] + place, weights, steps)
 
 
-def _shuffle(
-    place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.ndarray, most: int
-) -> np.ndarray:
+def _shuffle(place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
     """Replace positions by a random permutation of each pass: place [K, steps, B], turn [K, steps]."""
     out = np.empty_like(place)
     short = sizes < _LONG
@@ -123,9 +123,7 @@ def check_local(local: Local) -> None:
     if amount is None or amount < 1:
         raise MethodError(f"local_steps and local_epochs must be at least 1, got {amount}.")
     if local.batch_size is not None and local.batch_size < 1:
-        raise MethodError(
-            f"batch_size must be at least 1 (or None for all local data), got {local.batch_size}."
-        )
+        raise MethodError(f"batch_size must be at least 1 (or None for all local data), got {local.batch_size}.")
     if local.batches not in ORDERS:
         raise MethodError(f"batches must be one of {', '.join(ORDERS)}; got {local.batches!r}.")
     if not local.lr > 0 or not np.isfinite(local.lr):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from fedsub.errors import MissingExtra
@@ -23,14 +24,14 @@ class TensorBoard(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as err:
-            raise MissingExtra(
-                'TensorBoard is not installed; run: pip install "fedsub[tensorboard]"'
-            ) from err
+            raise MissingExtra('TensorBoard is not installed; run: pip install "fedsub[tensorboard]"') from err
         self._make, self._folder, self._writer = SummaryWriter, folder, None
 
     def on_start(self, info: dict[str, Any]) -> None:
         # A resumed run rewrites the rounds after its checkpoint: purge what was logged beyond it.
-        folder = f"{self._folder}/{info['method']}-seed{info['seed']}"
+        # In a comparison two runs may share a method and a seed; their directories differ.
+        name = os.path.basename(info["out"]) if info["out"] else f"{info['method']}-seed{info['seed']}"
+        folder = f"{self._folder}/{name}"
         self._writer = self._make(folder, purge_step=info["first"])
 
     def on_round(self, record: dict[str, Any]) -> None:

@@ -64,9 +64,7 @@ class Snapshot:
     round: int
     tensors: dict[str, Tensor] = field(default_factory=dict)  # small: saved whole each time
     tables: dict[str, Tensor] = field(default_factory=dict)  # big, [rows, ...]: saved by the rows that moved
-    meta: dict[str, Any] = field(
-        default_factory=dict
-    )  # JSON: counters, file offsets, ...; tuples become lists
+    meta: dict[str, Any] = field(default_factory=dict)  # JSON: counters, file offsets, ...; tuples become lists
 
 
 @dataclass(frozen=True)
@@ -104,9 +102,7 @@ class Checkpoints:
         snapshot, notes = saved.load(into={"items": weight})
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], *, keep: int = 2, full_every_bytes: float = 1.0
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2, full_every_bytes: float = 1.0) -> None:
         if keep < 1 or not full_every_bytes >= 0:
             raise CheckpointError(
                 f"keep={keep}, full_every_bytes={full_every_bytes}: must be at least 1, and at least 0."
@@ -218,9 +214,7 @@ class Checkpoints:
         records, files = self._listing()
         candidates = sorted(records | set(files), reverse=True)
         if not candidates:
-            raise CheckpointError(
-                f"There is no checkpoint in {self.folder}; start the run from the beginning."
-            )
+            raise CheckpointError(f"There is no checkpoint in {self.folder}; start the run from the beginning.")
         remove_temporaries(self.folder)
         chain, failures = self._newest_intact(candidates)
         used = chain[-1].round if chain else None
@@ -338,9 +332,7 @@ class Checkpoints:
 
 def _sentences(failures: list[tuple[int, _Damaged]], used: int | None) -> list[str]:
     """One sentence per culprit, however many rounds were lost with it."""
-    groups = [
-        (damage, [n for n, _ in group]) for damage, group in groupby(failures, key=lambda pair: pair[1])
-    ]
+    groups = [(damage, [n for n, _ in group]) for damage, group in groupby(failures, key=lambda pair: pair[1])]
     notes = []
     for position, (damage, numbers) in enumerate(groups):
         text = f"Checkpoint of round {damage.culprit} {damage.reason}"
@@ -413,9 +405,7 @@ def _row_size(tensor: Tensor) -> int:
 def _row_ids(moved: Mapping[str, Rows], tables: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
     """Sorted ids without repetition for every table, or None if those of a table are not known."""
     if unknown := sorted(set(moved) - set(tables)):
-        raise CheckpointError(
-            f"moved names {', '.join(unknown)}; the tables are {', '.join(sorted(tables))}."
-        )
+        raise CheckpointError(f"moved names {', '.join(unknown)}; the tables are {', '.join(sorted(tables))}.")
     if set(moved) != set(tables):
         return None
     ids = {}
@@ -501,9 +491,7 @@ def _check_targets(slices: Mapping[str, Any], into: Mapping[str, Tensor], folder
         seen = (target.dtype, list(target.shape))
         saved = (_DTYPES[slices[name].get_dtype()], slices[name].get_shape()) if name in slices else None
         if saved is None:
-            raise CheckpointError(
-                f"{folder} has no table {name}; it holds {', '.join(sorted(slices)) or 'none'}."
-            )
+            raise CheckpointError(f"{folder} has no table {name}; it holds {', '.join(sorted(slices)) or 'none'}.")
         if seen != saved:
             raise CheckpointError(
                 f"Table {name} is {seen[0]} {seen[1]}, the checkpoint in {folder} has {saved[0]} {saved[1]}; "

@@ -16,7 +16,7 @@ from fedsub.errors import ConfigError
 from fedsub.objective import Objective
 from fedsub.result import Result, Target, mean_std
 from fedsub.rundir import RunDir
-from fedsub.running import finished_result, run
+from fedsub.running import Interrupted, deferred_interrupt, finished_result, run
 
 
 @dataclass
@@ -89,20 +89,23 @@ def compare(
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"Two labels give the same directory name: {', '.join(methods)}; rename one.")
     results: dict[str, list[Result]] = {label: [] for label in methods}
-    for seed in range(seeds) if isinstance(seeds, int) else seeds:
-        own = objective if isinstance(objective, Objective) else objective(seed)
-        for label, method in methods.items():
-            folder = Path(out) / f"{folders[label]}-seed{seed}" if out is not None else None
-            if folder is not None and resume and RunDir(folder).finished:
-                result = finished_result(folder)
-            else:
-                result = run(
-                    method, own, clients, rounds=rounds, seed=seed, out=folder, resume=resume, target=goal,
-                    callbacks=callbacks, **options,
-                )  # fmt: skip
-                result.params = {}  # keep the curves, not a model per run
-            result.method = label
-            results[label].append(result)
+    with deferred_interrupt() as interrupted:
+        for seed in range(seeds) if isinstance(seeds, int) else seeds:
+            own = objective if isinstance(objective, Objective) else objective(seed)
+            for label, method in methods.items():
+                if interrupted():  # in the last round of a run, or between two
+                    raise Interrupted(f"Stopped between two runs. Go on with: fedsub resume {out}")
+                folder = Path(out) / f"{folders[label]}-seed{seed}" if out is not None else None
+                if folder is not None and resume and RunDir(folder).finished:
+                    result = finished_result(folder)
+                else:
+                    result = run(
+                        method, own, clients, rounds=rounds, seed=seed, out=folder, resume=resume, target=goal,
+                        callbacks=callbacks, **options,
+                    )  # fmt: skip
+                    result.params = {}  # keep the curves, not a model per run
+                result.method = label
+                results[label].append(result)
     if metric is None:
         metric = goal.metric if goal else next(iter(results.values()))[0].metrics()[0]
     return Comparison(results, goal, metric, Path(out) if out is not None else None)

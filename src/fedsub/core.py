@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,20 @@ if TYPE_CHECKING:
     from fedsub.problem import Problem
 
 Tree = dict[str, Tensor]  # names as in module.named_parameters()
+
+
+def take_rows(table: Tensor, rows: Tensor) -> Tensor:
+    """A copy of some rows of a table."""
+    if table.ndim == 2 and table.shape[1] == 1:  # torch handles a vector in a tight loop, rows one call each
+        return table.view(-1).index_select(0, rows).view(-1, 1)
+    return table.index_select(0, rows)
+
+
+def add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Add values to some rows of a table, in order; a row may occur more than once."""
+    if table.ndim == 2 and table.shape[1] == 1:
+        table, values = table.view(-1), values.reshape(-1)
+    table.index_add_(0, rows, values)
 
 
 @dataclass(frozen=True)
@@ -65,25 +79,31 @@ class Group:
 
     count: int
     stacked: bool
-    owners: dict[str, Tensor] = field(default_factory=dict)  # table -> position of each row's client, [rows]
+    counts: dict[str, Tensor] = field(default_factory=dict)  # table -> rows of each client, int64 [c]
+    _owners: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    def owners(self, name: str) -> Tensor:
+        """The position in the group of each row's client, [rows]; made when first asked for."""
+        if name not in self._owners:
+            counts = self.counts[name]
+            self._owners[name] = torch.repeat_interleave(torch.arange(self.count, device=counts.device), counts)
+        return self._owners[name]
 
     def spread(self, values: Tensor, name: str, like: Tensor) -> Tensor:
         """One number per client, [c], shaped to multiply the parameter ``name``."""
         if not self.stacked:
             return values[0]
-        if name in self.owners:
-            values = values[self.owners[name]]
+        if name in self.counts:
+            values = values[self.owners(name)]
         return values.reshape(-1, *[1] * (like.ndim - 1))
 
     def total(self, name: str, values: Tensor) -> Tensor:
         """Sum of one client's values of a parameter, per client, [c]."""
         if not self.stacked:
             return values.sum().reshape(1)
-        if name in self.owners:
+        if name in self.counts:
             flat = values.reshape(len(values), -1).sum(1)
-            return torch.zeros(self.count, dtype=flat.dtype, device=flat.device).index_add_(
-                0, self.owners[name], flat
-            )
+            return torch.zeros(self.count, dtype=flat.dtype, device=flat.device).index_add_(0, self.owners(name), flat)
         return values.reshape(self.count, -1).sum(1)
 
 
@@ -100,7 +120,13 @@ class Work:
 
 
 class Part:
-    """Something added to a method. Subclasses are frozen dataclasses; every hook is optional."""
+    """Something added to a method. Subclasses are frozen dataclasses; every hook is optional.
+
+    ``pure_step`` says that `grad` reads of ``work`` only what was sent, the rate and the group, not the
+    number of the round or step, so that torch may compile it.
+    """
+
+    pure_step: ClassVar[bool] = False
 
     def check(self, method: Method) -> None:
         """Raise MethodError if this part makes no sense in the method; called when it is built."""
@@ -113,11 +139,16 @@ class Part:
 class Local(Protocol):
     """How a client improves its copy, and on which batches."""
 
-    lr: float
-    local_steps: int | None
-    local_epochs: int | None
-    batch_size: int | None
-    batches: str
+    @property
+    def lr(self) -> float: ...
+    @property
+    def local_steps(self) -> int | None: ...
+    @property
+    def local_epochs(self) -> int | None: ...
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def batches(self) -> str: ...
 
     def init(self, params: Tree) -> Any: ...
     def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None: ...

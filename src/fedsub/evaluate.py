@@ -40,12 +40,18 @@ class Evaluate:
 
 
 class Evaluator:
-    """Evaluates parameters on named splits."""
+    """Evaluates parameters on named splits. ``population`` gives the heat by which features are grouped."""
 
     def __init__(
-        self, problem: Problem, splits: dict[str, Clients], plan: Evaluate, columns: tuple[str, ...]
+        self,
+        problem: Problem,
+        splits: dict[str, Clients],
+        plan: Evaluate,
+        columns: tuple[str, ...],
+        population: Clients | None = None,
     ):
         self.problem, self.splits, self.plan, self.columns = problem, splits, plan, columns
+        self.population = population or problem.clients
         self._module = template(problem)
         self._decile: dict[str, np.ndarray] | None = None
         for name, clients in splits.items():
@@ -72,10 +78,10 @@ class Evaluator:
         out: dict[str, Any] = {}
         for name, clients in self.splits.items():
             chosen = self._choose(name, clients, self.plan.final_samples)
-            losses, outputs, labels, heat = self._predict(module, clients, chosen, with_heat=True)
+            losses, outputs, labels, heat = self._predict(module, clients, chosen, with_heat=bool(self.problem.spaces))
             by_decile = metrics.by_group(
                 heat,
-                np.arange(-1, 10),
+                np.arange(-1, 10) if self.problem.spaces else np.arange(0),
                 lambda m: self._measure(losses[m], outputs[m], labels[m]),  # noqa: B023
             )
             out[name] = {
@@ -111,13 +117,13 @@ class Evaluator:
                 output = objective.output(module, batch)
                 value = objective.loss(output, batch)
                 losses.append(value.expand(len(samples)).double().cpu().numpy())
-                outputs.append(_plain(output))
+                # Only these losses are measured by more than their value; other outputs may be anything.
+                scored = isinstance(objective.loss, Binary | CrossEntropy)
+                outputs.append(_plain(output) if scored else np.zeros(len(samples)))
                 labels.append(arrays[label] if label else np.zeros(len(samples)))
                 if with_heat:
                     heat.append(self._coldest(clients, arrays))
-        return tuple(
-            np.concatenate(parts) if parts else np.zeros(0) for parts in (losses, outputs, labels, heat)
-        )
+        return tuple(np.concatenate(parts) if parts else np.zeros(0) for parts in (losses, outputs, labels, heat))
 
     def _measure(self, losses, outputs, labels) -> dict[str, float]:
         loss = self.problem.objective.loss
@@ -147,7 +153,8 @@ class Evaluator:
     def _feature_deciles(self) -> dict[str, np.ndarray]:
         """Deciles over the features of all spaces together, by heat in the training data."""
         heats = {}
-        for name, space in self.problem.spaces.items():
+        for name in self.problem.spaces:
+            space = self.population.spaces[name]
             heat = row_heat(space)
             if space.padding:
                 heat[0] = 0

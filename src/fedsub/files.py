@@ -56,8 +56,7 @@ def writing(path: Path) -> Iterator[None]:
         seen = "the disk is full" if full else error.strerror or str(error)
         todo = "free some space" if full else "correct this"
         raise RunError(
-            f"Could not write {path}: {seen}. Everything up to the last checkpoint is kept; "
-            f"{todo} and resume the run."
+            f"Could not write {path}: {seen}. Everything up to the last checkpoint is kept; {todo} and resume the run."
         ) from error
 
 

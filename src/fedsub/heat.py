@@ -117,9 +117,7 @@ def summarise(clients: Clients, clients_per_round: int | None = None) -> HeatRep
         heat = row_heat(space, clients.sizes)[skip:]
         label = _label(space, int(heat.argmax()) + skip) if heat.any() else ""
         parts.append((space.name, heat, weighted_heat(space, clients.sizes)[skip:], label))
-    each = tuple(
-        _summary(name, heat, mass, label, population, clients_per_round) for name, heat, mass, label in parts
-    )
+    each = tuple(_summary(name, heat, mass, label, population, clients_per_round) for name, heat, mass, label in parts)
     label = max(each, key=lambda s: s.max).hottest if each else ""
     heat = np.concatenate([part[1] for part in parts] or [np.zeros(0, np.int64)])
     weighted = np.concatenate([part[2] for part in parts] or [np.zeros(0)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -26,6 +26,7 @@ class SGD:
     local_epochs: int | None = None
     batch_size: int | None = 5
     batches: str = "shuffled"
+    pure_step: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_local(self)

@@ -22,15 +22,15 @@ class LogisticRegression(nn.Module):
         self.columns = {c: s.name for s in clients.spaces.values() for c in s.columns}
         self.padded = {s.name for s in clients.spaces.values() if s.padding}
         self.weights = nn.ModuleDict({key(s): nn.Embedding(clients.size(s), 1) for s in clients.spaces})
-        for table in self.weights.values():
-            nn.init.zeros_(table.weight)
+        for weight in self.weights.parameters():
+            nn.init.zeros_(weight)
         self.value_names = values
         width = sum(_width(clients, v) for v in values)
         self.slope = nn.Parameter(torch.zeros(width)) if width else None
         self.bias = nn.Parameter(torch.zeros(())) if bias else None
 
     def forward(self, batch: Batch) -> Tensor:
-        total: Tensor | float = 0.0
+        total = torch.zeros(())
         for column, space in self.columns.items():
             ids = batch[column]
             weight = self.weights[key(space)](ids).squeeze(-1)
@@ -50,8 +50,8 @@ class EmbeddingModel(nn.Module):
         self.columns = {c: s.name for s in clients.spaces.values() for c in s.columns}
         self.padded = {s.name for s in clients.spaces.values() if s.padding}
         self.tables = nn.ModuleDict({key(s): nn.Embedding(clients.size(s), dim) for s in clients.spaces})
-        for table in self.tables.values():
-            nn.init.normal_(table.weight, std=0.1)
+        for table in self.tables.parameters():
+            nn.init.normal_(table, std=0.1)
         self.value_names = values
         width = dim * len(self.columns) + sum(_width(clients, v) for v in values)
         self.net = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
@@ -62,9 +62,7 @@ class EmbeddingModel(nn.Module):
             ids = batch[column]
             rows = self.tables[key(space)](ids)
             if ids.ndim > 1:
-                real = (
-                    (ids != 0 if space in self.padded else torch.ones_like(ids)).to(rows.dtype).unsqueeze(-1)
-                )
+                real = (ids != 0 if space in self.padded else torch.ones_like(ids)).to(rows.dtype).unsqueeze(-1)
                 rows = (rows * real).sum(-2) / real.sum(-2).clamp(min=1)
             parts.append(rows)
         if self.value_names:
@@ -90,9 +88,7 @@ def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, **optio
         elif kind == "embedding":
             module, prefix = EmbeddingModel(clients, values=values, **options), "tables"
         else:
-            raise ConfigError(
-                f"There is no built-in model {kind!r}; choose lr or embedding, or bring your own module."
-            )
+            raise ConfigError(f"There is no built-in model {kind!r}; choose lr or embedding, or bring your own module.")
     tables = {f"{prefix}.{key(name)}.weight": space.columns for name, space in clients.spaces.items()}
     return Objective(module, Binary(label), tables)
 

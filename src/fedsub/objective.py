@@ -36,9 +36,7 @@ class Objective:
             raise ObjectiveError("The module has no parameters to train.")
         for name, columns in self.tables.items():
             if name not in params:
-                raise ObjectiveError(
-                    f"tables names {name!r}, which the module lacks; {nearest(name, params)}"
-                )
+                raise ObjectiveError(f"tables names {name!r}, which the module lacks; {nearest(name, params)}")
             if not self.columns_of(name):
                 raise ObjectiveError(
                     f"No column indexes the table {name!r} (tables gives it {columns!r}); name its column, "

@@ -68,9 +68,7 @@ class Problem:
         the updates in the same order (up), so ids cross once.
         """
         own = dict(self.objective.module.named_parameters())
-        values = np.full(
-            len(clients), sum(own[n].numel() * own[n].element_size() for n in self.dense), np.int64
-        )
+        values = np.full(len(clients), sum(own[n].numel() * own[n].element_size() for n in self.dense), np.int64)
         ids = np.zeros(len(clients), np.int64)
         for space in self.spaces.values():
             ids += space.counts[clients] * (4 if space.size < 2**32 else 8)

@@ -7,6 +7,8 @@ vectorised over numpy arrays.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 Array = np.ndarray
@@ -16,11 +18,12 @@ COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER = range(1, 8)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_FOLD, _WORD = int(_M2), 2**64 - 1
 _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
-def mix(x: Array | np.uint64) -> Array:
-    """A bijection of 64-bit words that looks random; x is not changed."""
+def mix(x: Any) -> Any:
+    """A bijection of 64-bit words (a scalar or an array of uint64) that looks random."""
     with np.errstate(over="ignore"):
         x = x + _GOLDEN
         x = (x ^ (x >> _30)) * _M1
@@ -28,15 +31,26 @@ def mix(x: Array | np.uint64) -> Array:
         return x ^ (x >> _31)
 
 
-def key(*parts: int | Array) -> Array:
+def key(*parts: int | Array) -> Any:
     """Fold integers (or broadcastable integer arrays) into one 64-bit key each."""
-    out = np.uint64(0)
+    out: Any = 0
     with np.errstate(over="ignore"):
         for part in parts:
-            # Python and int64 values may be negative; two's complement keeps them distinct.
-            word = np.asarray(part).astype(np.int64, copy=False).view(np.uint64)
-            out = mix((out * _M2) ^ word)
-    return out
+            if isinstance(part, int) and isinstance(out, int):  # Python integers are much faster than scalars
+                out = _mix_one(((out * _FOLD) ^ part) & _WORD)
+            else:
+                # Two's complement keeps negative values distinct.
+                word = np.asarray(part).astype(np.int64, copy=False).view(np.uint64)
+                out = mix((np.uint64(out) if isinstance(out, int) else out) * np.uint64(_FOLD) ^ word)
+    return np.uint64(out) if isinstance(out, int) else out
+
+
+def _mix_one(x: int) -> int:
+    """`mix` for one Python integer."""
+    x = (x + int(_GOLDEN)) & _WORD
+    x = ((x ^ (x >> 30)) * int(_M1)) & _WORD
+    x = ((x ^ (x >> 27)) * int(_M2)) & _WORD
+    return x ^ (x >> 31)
 
 
 def uniform(words: Array) -> Array:
@@ -55,7 +69,7 @@ def generator(*parts: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=word))
 
 
-def first_of_permutation(n: int, count: int, word: Array) -> Array:
+def first_of_permutation(n: int, count: int, word: Any) -> Array:
     """The first ``count`` entries of a random permutation of range(n), keyed by ``word``.
 
     When ``count`` is small beside ``n`` the distinct prefix of a stream of draws is the same thing

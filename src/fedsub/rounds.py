@@ -100,9 +100,7 @@ class Trainer:
     def _check(self, number: int, rejected: np.ndarray, delivered: int) -> None:
         named = ", ".join(str(self.problem.clients.client_ids[c]) for c in rejected[:5])
         if len(rejected) and self.on_bad_update == "raise":
-            raise NoUsableClient(
-                f"Round {number}: the update of client {named} holds NaN or infinity; lower lr."
-            )
+            raise NoUsableClient(f"Round {number}: the update of client {named} holds NaN or infinity; lower lr.")
         if not delivered:
             raise NoUsableClient(
                 f"Round {number}: no client delivered a usable update; {len(rejected)} held NaN or infinity "

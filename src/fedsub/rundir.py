@@ -81,9 +81,7 @@ class RunDir:
             for name in LOGS:
                 self._logs[name] = JsonLines(self.path / f"{name}.jsonl")
             if changed:
-                self.log_event(
-                    f"Resumed with other versions ({changed}); results may differ in the last digits."
-                )
+                self.log_event(f"Resumed with other versions ({changed}); results may differ in the last digits.")
         except BaseException:
             self.close()
             raise
@@ -118,9 +116,7 @@ class RunDir:
         """Cut the logs back to a checkpoint's `positions`; None: to the beginning. Events stay."""
         target = dict.fromkeys(REWOUND, 0) if positions is None else dict(positions)
         if lacking := [name for name in REWOUND if name not in target]:
-            raise CheckpointError(
-                f"The checkpoint has no position for {', '.join(lacking)}; it cannot be resumed."
-            )
+            raise CheckpointError(f"The checkpoint has no position for {', '.join(lacking)}; it cannot be resumed.")
         for name in REWOUND:  # all or none
             self._log(name).check(target[name])
         for name in REWOUND:
@@ -181,9 +177,7 @@ class RunDir:
         if not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file, not a directory; choose another --out.")
         # A start that was cut short left only our names; later, people add plots of their own.
-        other = sorted(
-            p.name for p in self.path.iterdir() if p.name not in _OWN and not p.name.endswith(TEMPORARY)
-        )
+        other = sorted(p.name for p in self.path.iterdir() if p.name not in _OWN and not p.name.endswith(TEMPORARY))
         marker = self.path / "versions.json"
         if marker.exists():
             found = _read(marker)
@@ -238,9 +232,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error}); restore it, or choose another --out."
-        ) from error
+        raise CheckpointError(f"{path} cannot be read ({error}); restore it, or choose another --out.") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} is not a JSON object; restore it, or choose another --out.")
     return data

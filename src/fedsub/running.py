@@ -117,7 +117,7 @@ def run(
                 dropout=dropout,
                 on_bad_update=on_bad_update,
             )
-            evaluator = Evaluator(problem, splits, plan, choice.columns)
+            evaluator = Evaluator(problem, splits, plan, choice.columns, clients)
             return session.train(trainer, evaluator, rounds, goal, stop_at_target)
         finally:
             session.close()
@@ -127,9 +127,7 @@ def _check_arguments(rounds: int, dropout: float, on_bad_update: str, checkpoint
     if rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}.")
     if not 0 <= dropout < 1:
-        raise ConfigError(
-            f"dropout is the chance that a client never delivers: 0 ≤ dropout < 1, got {dropout}."
-        )
+        raise ConfigError(f"dropout is the chance that a client never delivers: 0 ≤ dropout < 1, got {dropout}.")
     if on_bad_update not in ("skip", "raise"):
         raise ConfigError(f'on_bad_update must be "skip" or "raise", got {on_bad_update!r}.')
     if checkpoint_every < 1:
@@ -164,7 +162,8 @@ class _Session:
             raise
 
     def _restore(self) -> None:
-        assert self.dir is not None and self.saved is not None
+        assert self.dir is not None
+        assert self.saved is not None
         if self.saved.latest_round() is None:
             self.dir.rewind(None)
             return
@@ -199,9 +198,7 @@ class _Session:
         number = self.first - 1
         with deferred_interrupt() as interrupted:
             if not self.history:
-                self._record(
-                    {"round": 0, "loss": None, "clients": 0, "down": 0, "up": 0, **evaluator(self.params)}
-                )
+                self._record({"round": 0, "loss": None, "clients": 0, "down": 0, "up": 0, **evaluator(self.params)})
             while number < rounds and not done:
                 number += 1
                 begin, cpu = time.perf_counter(), time.process_time()
@@ -251,9 +248,7 @@ class _Session:
     def _note(self, report: RoundReport) -> None:
         if len(report.rejected):
             named = ", ".join(str(self.problem.clients.client_ids[c]) for c in report.rejected[:5])
-            self.event(
-                f"left out {len(report.rejected)} update(s) with NaN or infinity, of client(s) {named}"
-            )
+            self.event(f"left out {len(report.rejected)} update(s) with NaN or infinity, of client(s) {named}")
         if self.saved is not None:
             for name, rows in report.moved.items():
                 self.moved[name].append(rows)
@@ -331,24 +326,36 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def deferred_interrupt():
-    """Ctrl-C is answered between rounds, when the state is whole; a second one stops at once."""
+    """Ctrl-C is answered between rounds, when the state is whole; a second one stops at once.
+
+    Nested (a run within a comparison), the inner one sees what was pressed before it began, and passes on
+    what it did not answer.
+    """
     pressed = False
+    before = signal.getsignal(signal.SIGINT)
+    outer = getattr(before, "interrupted", lambda: False)
+
+    def interrupted() -> bool:
+        return pressed or outer()
 
     def handler(signum, frame):
         nonlocal pressed
-        if pressed:
+        if interrupted():
             raise KeyboardInterrupt
         pressed = True
 
+    handler.interrupted = interrupted  # type: ignore[attr-defined]
     try:
-        before = signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGINT, handler)
     except ValueError:  # not the main thread: leave signals alone
         yield lambda: False
         return
     try:
-        yield lambda: pressed
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
+        if pressed and callable(before) and hasattr(before, "interrupted") and not outer():
+            before(signal.SIGINT, None)
 
 
 def peak_memory() -> int:

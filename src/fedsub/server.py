@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedsub.core import Tree
+from fedsub.core import Tree, add_rows
 from fedsub.errors import MethodError
 
 
@@ -26,6 +26,6 @@ class Add:
     def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
         for name, update in mean.items():
             if name in rows:
-                params[name].index_add_(0, rows[name], update, alpha=self.lr)
+                add_rows(params[name], rows[name], update if self.lr == 1 else update * self.lr)
             else:
                 params[name].add_(update, alpha=self.lr)

@@ -37,13 +37,9 @@ def elementwise_norm(gradients: ArrayLike, holders: ArrayLike) -> float:
     """
     g, held = np.asarray(gradients, np.float64), np.asarray(holders, bool)
     if g.shape != held.shape:
-        raise ValueError(
-            f"gradients are {g.shape} and holders {held.shape}; both must be [clients, parameters]."
-        )
+        raise ValueError(f"gradients are {g.shape} and holders {held.shape}; both must be [clients, parameters].")
     if np.any(g[~held]):
-        raise ValueError(
-            "A client has a gradient for a parameter it does not hold; set it to 0 or the holder to True."
-        )
+        raise ValueError("A client has a gradient for a parameter it does not hold; set it to 0 or the holder to True.")
     n = heat_matrix(held)
     return float((g.sum(axis=0)[n > 0] ** 2 / n[n > 0]).sum() / len(g))
 
@@ -205,9 +201,7 @@ class Example1:
     fedsubavg: Array
 
 
-def example1(
-    n_clients: int, rounds: int, lr: float, start: tuple[float, float], local_steps: int = 1
-) -> Example1:
+def example1(n_clients: int, rounds: int, lr: float, start: tuple[float, float], local_steps: int = 1) -> Example1:
     """Example 1 of [N]: client 1 has loss w1^2 + w2^2, all others w2^2; everyone takes part, exact gradients.
 
         q = (1 - 2 lr)^I,   FedAvg: ((1 - (1 - q)/N)^r a, q^r b),   FedSubAvg: (q^r a, q^r b)

@@ -18,7 +18,7 @@ id j is S(i)[j].
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -140,7 +140,7 @@ class Clients:
             if col.ragged:
                 got, present = _pad(col, flat)
             else:
-                got, present = np.asarray(col.values[flat]), None
+                got, present = np.take(col.values, flat, axis=0), None
             if col.space is not None:
                 got = got.astype(np.int64, copy=False)
                 if not local:
@@ -148,9 +148,7 @@ class Clients:
                         owners = self.clients_of(flat)
                     space = self.spaces[col.space]
                     base = space.row_offsets[:-1][owners.reshape(-1)]
-                    got = space.rows[got + base.reshape(-1, *[1] * (got.ndim - 1))].astype(
-                        np.int64, copy=False
-                    )
+                    got = space.rows[got + base.reshape(-1, *[1] * (got.ndim - 1))].astype(np.int64, copy=False)
                     if present is not None:
                         got[~present] = 0
             out[name] = got.reshape(*samples.shape, *got.shape[1:])
@@ -197,6 +195,14 @@ class Clients:
         from fedsub.data.split import split
 
         return split(self, train, by=by, column=column, seed=seed)
+
+    def drop(self, *names: str) -> Clients:
+        """The same data without some plain value columns."""
+        for name in names:
+            if self.column(name).space is not None or name == self.label:
+                raise ColumnError(f"Column {name!r} holds ids or the label; only plain value columns can be dropped.")
+        kept = {n: c for n, c in self.columns.items() if n not in names}
+        return replace(self, columns=kept, fingerprint=f"{self.fingerprint}-without-{'-'.join(names)}")
 
     def pooled(self) -> Clients:
         """All data at one client, for centralised baselines."""

@@ -49,9 +49,7 @@ def movielens_like(
     if not 0 < positive < 1:
         raise DataError(f"movielens_like(positive={positive!r}) must be a share between 0 and 1.")
     if samples < movies:
-        raise DataError(
-            f"{samples:,} samples cannot name each of {movies:,} movies once; ask for fewer movies."
-        )
+        raise DataError(f"{samples:,} samples cannot name each of {movies:,} movies once; ask for fewer movies.")
     rng = np.random.default_rng([seed, 1])
     gender = rng.permutation((np.arange(clients) < round(clients * MEN)).astype(np.int64))
     age = rng.permutation(np.repeat(np.arange(len(AGE_COUNTS)), _shares(AGE_COUNTS, clients)))

@@ -144,9 +144,7 @@ class _Plan:
             if not columns:
                 raise DataError(f"ids: space {space!r} has no columns; name at least one.")
             if space in names and space not in columns:
-                raise DataError(
-                    f"ids: space {space!r} has the name of a column that is not in it; rename the space."
-                )
+                raise DataError(f"ids: space {space!r} has the name of a column that is not in it; rename the space.")
         if not names:
             raise DataError("No columns were named; give at least ids=[...] or values=[...].")
         for option, keys in (("padding", plan.padding), ("sizes", plan.sizes)):
@@ -218,9 +216,7 @@ def _series(name: str, data: Any) -> pl.Series:
             data = [float(x) if isinstance(x, int) else x for x in data]
         return pl.Series(name, data)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise ColumnError(
-            f"Column {name!r} mixes types or shapes: {_brief(error)}. Give it one type."
-        ) from error
+        raise ColumnError(f"Column {name!r} mixes types or shapes: {_brief(error)}. Give it one type.") from error
 
 
 def _owners(offsets: Any, length: int) -> pl.Series:

@@ -91,9 +91,7 @@ def _read(folder: Path, table: str, names: tuple[str, ...]) -> pl.DataFrame:
             kept = wide.columns[::2][: len(names)]
             if len(kept) == len(names):
                 return wide.select(pl.col(old).alias(new) for old, new in zip(kept, names, strict=True))
-            raise DataError(
-                f"{dat} has {len(kept)} columns, expected {len(names)} or more separated by '::'."
-            )
+            raise DataError(f"{dat} has {len(kept)} columns, expected {len(names)} or more separated by '::'.")
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{folder}: {table} cannot be read: {error}. Get the release from {HOME}") from error
     raise DataError(

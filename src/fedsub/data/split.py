@@ -74,9 +74,7 @@ def select(clients: Clients, indices: Iterable[int] | Array) -> Clients:
         raise DataError("select() needs a non-empty list of client positions, such as [0, 3, 5].")
     if chosen.min() < 0 or chosen.max() >= len(clients):
         bad = chosen[(chosen < 0) | (chosen >= len(clients))][0]
-        raise DataError(
-            f"select() got client position {bad}; the data has positions 0 to {len(clients) - 1}."
-        )
+        raise DataError(f"select() got client position {bad}; the data has positions 0 to {len(clients) - 1}.")
     if len(np.unique(chosen)) < len(chosen):
         raise DataError("select() got the same client twice; give every position once.")
     sizes = clients.sizes[chosen]

@@ -45,9 +45,7 @@ def save_clients(clients: Clients, path: str | os.PathLike[str]) -> None:
     """Write ``clients`` to the directory ``path``; an older save there is replaced, anything else is not."""
     target = Path(path)
     if (target.exists() or target.is_symlink()) and not _replaceable(target):
-        raise StoreError(
-            f"{target} exists and was not written by fedsub; choose another path or remove it first."
-        )
+        raise StoreError(f"{target} exists and was not written by fedsub; choose another path or remove it first.")
     token = secrets.token_hex(4)
     fresh, old = (target.with_name(f".{target.name}.{kind}-{token}") for kind in ("new", "old"))
     try:
@@ -79,9 +77,7 @@ def open_clients(path: str | os.PathLike[str], *, verify: bool = False) -> Clien
     try:
         loaded = {name: _load(folder, name, entry) for name, entry in manifest["files"].items()}
         columns = {
-            c["name"]: Column(
-                c["name"], loaded[f"column{i}"], c["space"], loaded.get(f"column{i}.starts"), c["width"]
-            )
+            c["name"]: Column(c["name"], loaded[f"column{i}"], c["space"], loaded.get(f"column{i}.starts"), c["width"])
             for i, c in enumerate(manifest["columns"])
         }
         spaces = {
@@ -106,9 +102,7 @@ def open_clients(path: str | os.PathLike[str], *, verify: bool = False) -> Clien
             str(folder),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise StoreError(
-            f"{folder / MANIFEST} is damaged: {error!r}. Build and save the data again."
-        ) from error
+        raise StoreError(f"{folder / MANIFEST} is damaged: {error!r}. Build and save the data again.") from error
     if verify and (seen := fingerprint(clients)) != clients.fingerprint:
         raise StoreError(
             f"{folder} has changed since it was saved: fingerprint {seen}, expected {clients.fingerprint}. "
@@ -121,9 +115,7 @@ def _describe(clients: Clients) -> dict[str, Any]:
     """Everything but the arrays; part of the fingerprint and of the manifest."""
     return {
         "label": clients.label,
-        "columns": [
-            {"name": c.name, "space": c.space, "width": int(c.width)} for c in clients.columns.values()
-        ],
+        "columns": [{"name": c.name, "space": c.space, "width": int(c.width)} for c in clients.columns.values()],
         "spaces": [
             {"name": s.name, "size": int(s.size), "columns": list(s.columns), "padding": bool(s.padding)}
             for s in clients.spaces.values()
@@ -207,9 +199,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise StoreError(f"{folder} has no {MANIFEST}, so it is not a saved Clients directory.") from error
     except (OSError, ValueError) as error:
-        raise StoreError(
-            f"{folder / MANIFEST} cannot be read: {error}. Build and save the data again."
-        ) from error
+        raise StoreError(f"{folder / MANIFEST} cannot be read: {error}. Build and save the data again.") from error
     if manifest.get("format") != FORMAT:
         raise StoreError(f"{folder} holds format {manifest.get('format')!r}, expected {FORMAT!r}.")
     version = manifest.get("version")
@@ -225,9 +215,7 @@ def _load(folder: Path, name: str, entry: dict[str, Any]) -> Array:
     """One array, mapped, after checking that it is what the manifest says."""
     where = folder / f"{name}.npy"
     if Path(name).name != name or not where.is_file():
-        raise StoreError(
-            f"{folder} lacks the file {name}.npy; copy the directory again or save the data again."
-        )
+        raise StoreError(f"{folder} lacks the file {name}.npy; copy the directory again or save the data again.")
     shape, seen = tuple(entry["shape"]), where.stat().st_size
     if seen != entry["bytes"]:
         raise StoreError(
@@ -240,7 +228,6 @@ def _load(folder: Path, name: str, entry: dict[str, Any]) -> Array:
         raise StoreError(f"{where} is damaged: {error}. Save the data again.") from error
     if array.dtype.str != entry["dtype"] or array.shape != shape:
         raise StoreError(
-            f"{where} holds {array.dtype.str} {array.shape}, expected {entry['dtype']} {shape}; "
-            "save the data again."
+            f"{where} holds {array.dtype.str} {array.shape}, expected {entry['dtype']} {shape}; save the data again."
         )
     return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,8 @@ from fedsub.core import Cohort, Method, Tree
 from fedsub.losses import Batch
 from fedsub.problem import Problem
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -108,4 +110,4 @@ class Workers:
 
 def all_finite(deltas: Iterable[Tensor]) -> bool:
     """Whether no value is NaN or infinite; a sum is enough to tell in the common case."""
-    return all(bool(torch.isfinite(d.sum())) or bool(torch.isfinite(d).all()) for d in deltas)
+    return all(math.isfinite(float(d.sum())) or bool(torch.isfinite(d).all()) for d in deltas)

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Group, Tree, Work
+from fedsub.core import Group, Tree, Work, take_rows
 from fedsub.engines.base import Delivery, Job, Plan, Workers, all_finite, columns_to, template
+from fedsub.engines.compiled import CompiledSteps
 from fedsub.engines.trace import Traced, trace
 from fedsub.problem import Problem
 
-# What the operations of one step may write before they fall out of the last-level cache.
-CACHE_BYTES = 12_000_000
+# What the operations of one step may write in all before the chunk falls out of the last-level cache (measured).
+CACHE_BYTES = 52_000_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Batched:
         self.workers = Workers(workers)
         self._module = template(problem)
         self._traced: dict[Any, Traced] = {}
+        self._compiled: dict[Any, CompiledSteps] = {}
         self._best_chunk: int | None = None
 
     def map(self, job: Job) -> Iterator[Delivery]:
@@ -63,7 +66,7 @@ class Batched:
         size = len(job.cohort)
         chunk = self.chunk or self._choose_chunk(job)
         edges = np.linspace(0, size, -(-size // chunk) + 1).astype(int).tolist()
-        slices = [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+        slices = [slice(a, b) for a, b in pairwise(edges) if b > a]
         # Trace before the workers start: tracing swaps the parameters of the one module.
         for where in {where.stop - where.start: where for where in slices}.values():
             self._step_for(job, where)
@@ -79,42 +82,68 @@ class Batched:
         return -(-size // pieces)
 
     def _chunk(self, job: Job, where: slice, keys: np.ndarray | None) -> Delivery:
-        problem, method = self.problem, job.method
-        packed, step = self._pack(job, where), self._step_for(job, where).run
-        sent, group = packed.sent, packed.group
-        params: Tree = {name: value.clone() for name, value in sent.items()}
-        leaves = list(params.values())
-        steps = job.batches.steps[where]
-        state = method.local.init(params)
-        work = Work(job.round, 0, method.local.lr, sent, group)
-        words = torch.zeros(group.count, dtype=torch.int64, device=packed.weights.device)
-        losses = torch.zeros(group.count, dtype=leaves[0].dtype, device=packed.weights.device)
+        problem, packed = self.problem, self._pack(job, where)
+        sent, group, steps = packed.sent, packed.group, job.batches.steps[where]
         same = bool((steps == steps[0]).all())
-        for work.step in range(int(steps.max())):
-            if keys is not None:
-                words = _pair(torch.from_numpy(keys[where, work.step]), group.count).to(packed.weights.device)
-            if not same:
-                active = torch.from_numpy(np.asarray(work.step < steps, np.float32)).to(packed.weights.device)
-                work.active = _pair(active, group.count)
+        words = torch.zeros((packed.weights.shape[0], group.count), dtype=torch.int64, device=packed.weights.device)
+        if keys is not None:
+            words += torch.from_numpy(np.ascontiguousarray(keys[where].T)).to(words.device)
+        if self.compile and same:
+            params, losses = self._compiled_steps(job, where, packed, words)
+        else:
+            params, losses = self._eager_steps(job, where, packed, words, None if same else steps)
+        count = where.stop - where.start
+        deltas: Tree = {name: params[name] - sent[name] for name in problem.names}
+        finite = np.ones(count, bool)
+        if not all_finite(deltas.values()):
+            bad = [group.total(n, (~torch.isfinite(d)).to(torch.float32)) for n, d in deltas.items()]
+            finite = (torch.stack(bad).sum(0) == 0).cpu().numpy()[:count]
+        if count < group.count:
+            deltas = {n: d[: len(d) // 2] for n, d in deltas.items()}
+        mean_loss = losses[:count].double().cpu().numpy() / steps
+        return Delivery(where, deltas, mean_loss, finite, stacked=True)
+
+    def _eager_steps(self, job: Job, where: slice, packed: Packed, words: Tensor, steps: np.ndarray | None):
+        """All local steps, one after the other; ``steps`` if clients differ in how many they do."""
+        method, gradient = job.method, self._step_for(job, where).run
+        params: Tree = {name: value.clone() for name, value in packed.sent.items()}
+        leaves, columns = list(params.values()), list(packed.columns.values())
+        state = method.local.init(params)
+        work = Work(job.round, 0, method.local.lr, packed.sent, packed.group)
+        losses = torch.zeros(packed.weights.shape[1:], dtype=leaves[0].dtype, device=words.device)
+        for work.step in range(len(packed.weights)):
+            if steps is not None:
+                active = torch.from_numpy(np.asarray(work.step < steps, np.float32)).to(words.device)
+                work.active = active.expand(packed.group.count)
             weights = packed.weights[work.step]
-            values, *found = step(
-                *leaves, *packed.offsets, *[c[work.step] for c in packed.columns.values()], weights, words
+            values, *found = gradient(
+                *leaves, *packed.offsets, *[c[work.step] for c in columns], weights, words[work.step]
             )
-            grads = dict(zip(problem.names, found, strict=True))
+            grads = dict(zip(params, found, strict=True))
             for part in method.parts:
                 grads = part.grad(grads, params, work)
             method.local.step(params, grads, state, work)
-            losses += (values * weights).sum(1)
-        count = where.stop - where.start
-        deltas = {name: params[name] - sent[name] for name in problem.names}
-        if count < group.count:
-            deltas = _unpair(problem, deltas, count)
-        finite = np.ones(count, bool)
-        if not all_finite(deltas.values()):
-            bad = sum(group.total(n, (~torch.isfinite(d)).to(torch.float32)) for n, d in deltas.items())
-            finite = (bad == 0).cpu().numpy()[:count]
-        mean_loss = losses[:count].double().cpu().numpy() / steps
-        return Delivery(where, deltas, mean_loss, finite, stacked=True)
+            losses += values * weights
+        # A running sum adds in order; sum(1) would add in another order for another chunk size.
+        return params, losses.double().cumsum(1)[:, -1]
+
+    def _compiled_steps(self, job: Job, where: slice, packed: Packed, words: Tensor):
+        names, total = self.problem.names, len(packed.weights)
+        at = (packed.group.count, packed.weights.shape[2], total)
+        if at not in self._compiled:
+            traced = self._step_for(job, where)
+            self._compiled[at] = CompiledSteps(traced, names, len(self.problem.tables), job.method, total)
+        steps = self._compiled[at]
+        sent = list(packed.sent.values())
+        leaves, losses = sent, torch.zeros(packed.group.count, device=words.device)
+        for low in range(0, total, steps.unroll):
+            span = slice(low, low + steps.unroll)
+            columns = [c[span] for c in packed.columns.values()]
+            leaves, lost = steps.run(
+                leaves, sent, packed.group, packed.offsets, columns, packed.weights[span], words[span]
+            )
+            losses = losses + lost
+        return dict(zip(names, leaves, strict=True)), losses
 
     def _pack(self, job: Job, where: slice) -> Packed:
         """Gather rows, dense parameters and batches of a chunk.
@@ -126,26 +155,24 @@ class Batched:
         count = where.stop - where.start
         which = np.arange(where.start, where.stop) if count > 1 else np.full(2, where.start)
         sent: Tree = {}
-        owners, offsets = {}, []
+        counts, offsets = {}, []
         by_space: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
         for name, space in problem.tables.items():
             if space.name not in by_space:
                 by_space[space.name] = _chunk_rows(job, space.name, where, which, device)
-            rows, owner, offset = by_space[space.name]
-            sent[name] = job.params[name].index_select(0, rows)
-            owners[name] = owner
+            rows, held, offset = by_space[space.name]
+            sent[name] = take_rows(job.params[name], rows)
+            counts[name] = held
             offsets.append(offset)
         for name in problem.dense:
             value = job.params[name]
             sent[name] = value.expand(len(which), *value.shape).contiguous()
         samples = job.batches.samples[which].transpose(1, 0, 2)
         arrays = problem.clients.gather(np.ascontiguousarray(samples), self.plan.columns, local=True)
-        weights = torch.from_numpy(np.ascontiguousarray(job.batches.weights[which].transpose(1, 0, 2))).to(
-            device
-        )
+        weights = torch.from_numpy(np.ascontiguousarray(job.batches.weights[which].transpose(1, 0, 2))).to(device)
         columns = columns_to(arrays, device)
         columns["sample_mask"] = (weights > 0).to(weights.dtype)
-        return Packed(sent, Group(len(which), True, owners), offsets, columns, weights)
+        return Packed(sent, Group(len(which), True, counts), offsets, columns, weights)
 
     def _step_for(self, job: Job, where: slice) -> Traced:
         """The traced step for this chunk's shapes; traced on first use."""
@@ -157,42 +184,16 @@ class Batched:
             tables = [packed.sent[n] for n in self.problem.tables]
             dense = [packed.sent[n] for n in self.problem.dense]
             traced = trace(self.problem, self._module, tables, dense, columns, dropout=self.plan.dropout)
-            if self.compile:
-                traced = Traced(_compiled(traced, len(tables)), traced.bytes_per_client)
             self._traced[count, size] = traced
         return self._traced[count, size]
 
 
-def _chunk_rows(
-    job: Job, space: str, where: slice, which: np.ndarray, device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(global row, owner's position in the chunk) of every arena row, and each client's first row."""
+def _chunk_rows(job: Job, space: str, where: slice, which: np.ndarray, device) -> tuple[Tensor, Tensor, Tensor]:
+    """The global row of every arena row, and by client its number of rows and its first one."""
     laid = job.rows[space]
     counts = laid.counts[which]
     begin = int(laid.starts[where.start])
     rows = laid.rows[begin : begin + int(laid.counts[where].sum())]
     if len(which) > where.stop - where.start:
         rows = torch.cat([rows, rows])
-    owner = torch.from_numpy(np.repeat(np.arange(len(which)), counts)).to(device)
-    offset = torch.from_numpy(np.cumsum(counts) - counts).to(device)
-    return rows, owner, offset
-
-
-def _pair(values: Tensor, count: int) -> Tensor:
-    return values if len(values) == count else values.expand(count).contiguous()
-
-
-def _unpair(problem: Problem, deltas: Tree, count: int) -> Tree:
-    return {n: d[: len(d) // 2] if n in problem.tables else d[:count] for n, d in deltas.items()}
-
-
-def _compiled(traced: Traced, n_tables: int):
-    """torch.compile with the arenas' rows dynamic, so that a new cohort does not compile anew."""
-    compiled = torch.compile(traced.run, dynamic=False)
-
-    def run(*flat: Tensor):
-        for arena in flat[:n_tables]:
-            torch._dynamo.mark_dynamic(arena, 0)
-        return compiled(*flat)
-
-    return run
+    return rows, torch.from_numpy(counts).to(device), torch.from_numpy(np.cumsum(counts) - counts).to(device)

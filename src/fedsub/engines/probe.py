@@ -49,9 +49,7 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.problem, self.usage = problem, usage
         self.names = {id(p): n for n, p in params.items()}
-        self.columns = {
-            _storage(batch[c]): c for c, col in problem.clients.columns.items() if col.space is not None
-        }
+        self.columns = {_storage(batch[c]): c for c, col in problem.clients.columns.items() if col.space is not None}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -76,9 +74,7 @@ class _Watch(TorchFunctionMode):
             if func in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
                 self.usage.dropout |= any(isinstance(a, float) and a > 0 for a in args)
             if func in (F.multi_head_attention_forward, F.scaled_dot_product_attention):
-                self.usage.dropout |= any(
-                    isinstance(a, float) and a > 0 for a in [*args, kwargs.get("dropout_p", 0.0)]
-                )
+                self.usage.dropout |= any(isinstance(a, float) and a > 0 for a in [*args, kwargs.get("dropout_p", 0.0)])
             if name in RANDOM and self.usage.random is None:
                 self.usage.random = name
         return func(*args, **kwargs)
@@ -116,15 +112,13 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
     with _Watch(problem, params, batch, usage):
         losses = problem.objective.loss(problem.objective.output(module, batch), batch)
     if not isinstance(losses, Tensor):
-        raise ObjectiveError(
-            f"The loss returned {type(losses).__name__}; return a tensor with one value per sample."
-        )
+        raise ObjectiveError(f"The loss returned {type(losses).__name__}; return a tensor with one value per sample.")
     size = len(batch["sample_mask"])
     if losses.ndim == 0:
         usage.scalar_loss = True
     elif losses.shape != (size,):
         raise ObjectiveError(
-            f"The loss returned shape {tuple(losses.shape)} for a batch of {size} samples; return one value per sample, "
+            f"The loss returned shape {tuple(losses.shape)} for {size} samples; return one value per sample, "
             f"shape ({size},)."
         )
     for name, buffer in module.named_buffers():

@@ -81,7 +81,8 @@ def recurrent(
             last_c.append(c)
         x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
         if dropout and train and layer < num_layers - 1:
-            x = drop(x, dropout)
+            # Masks follow positions with the batch first: a sample's mask must not depend on the batch's size.
+            x = drop(x.transpose(0, 1), dropout).transpose(0, 1)
     out = x.transpose(0, 1) if batch_first else x
     if kind == "lstm":
         return out, torch.stack(last_h), torch.stack(last_c)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fedsub.engines.recurrent import NotBatchable, lstm_cell, recurrent
+from fedsub.engines.recurrent import NotBatchable, gru_cell, lstm_cell, recurrent
 
 RECURRENT = {torch.lstm: "lstm", torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"}
 RANDOM = {
@@ -49,6 +49,8 @@ class Rewrite(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             with self:  # look inside it: its dropout and attention are ours too
                 return _without_dispatch(func)(*args, **kwargs)
+        if func in RECURRENT and _drops_between_layers(args):
+            return self._recurrent(RECURRENT[func], *args)
         if not self.batched:
             return func(*args, **kwargs)
         if func is F.embedding:
@@ -69,6 +71,10 @@ class Rewrite(TorchFunctionMode):
             bi, bh = bias if bias else (None, None)
             projected = x @ wi.t() if bi is None else x @ wi.t() + bi
             return lstm_cell(projected, h, c, wh, bh)
+        if func is torch.gru_cell:
+            x, h, wi, wh, *bias = args
+            bi, bh = bias if bias else (None, None)
+            return gru_cell(x @ wi.t() if bi is None else x @ wi.t() + bi, h, wh, bh)
         return func(*args, **kwargs)
 
     def _offset(self, table: Any) -> Tensor | None:
@@ -123,7 +129,9 @@ class Rewrite(TorchFunctionMode):
 
     def _getitem(self, table, index):
         if isinstance(index, Tensor) and not index.is_floating_point() and index.dtype != torch.bool:
-            return torch.embedding(table, index + self._offset(table))
+            offset = self._offset(table)
+            assert offset is not None
+            return torch.embedding(table, index + offset)
         raise NotBatchable("slicing of a table other than by a tensor of ids")
 
     def _recurrent(self, kind: str, *args):
@@ -145,9 +153,7 @@ class Rewrite(TorchFunctionMode):
         keep = _bits(self.key, self.calls, x) >= int(p * 2**31)
         return torch.where(keep, x * (1 / (1 - p)), torch.zeros((), dtype=x.dtype, device=x.device))
 
-    def _attention(
-        self, func, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **other
-    ):
+    def _attention(self, func, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **other):
         if not dropout_p:
             return func(query, key, value, attn_mask, 0.0, is_causal, scale=scale, **other)
         scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -156,11 +162,14 @@ class Rewrite(TorchFunctionMode):
             scores = scores.masked_fill(~ones.tril(), float("-inf"))
         if attn_mask is not None:
             scores = (
-                scores.masked_fill(~attn_mask, float("-inf"))
-                if attn_mask.dtype == torch.bool
-                else scores + attn_mask
+                scores.masked_fill(~attn_mask, float("-inf")) if attn_mask.dtype == torch.bool else scores + attn_mask
             )
         return self._drop(scores.softmax(-1), dropout_p) @ value
+
+
+def _drops_between_layers(args: tuple) -> bool:
+    """Whether an RNN of padded sequences draws dropout masks: (x, hx, weights, biases, layers, p, train, …)."""
+    return not isinstance(args[3], list | tuple) and args[4] > 1 and args[5] > 0 and args[6]
 
 
 def _bits(key: Tensor | int, call: int, like: Tensor) -> Tensor:

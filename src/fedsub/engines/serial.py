@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from fedsub.core import Group, Tree, Work
+from fedsub.core import Group, Tree, Work, take_rows
 from fedsub.engines.base import Delivery, Job, Plan, Workers, all_finite, columns_to, template
 from fedsub.engines.rewrite import Rewrite
 from fedsub.problem import Problem
@@ -20,7 +20,9 @@ class Serial:
     name = "serial"
 
     def __init__(self, problem: Problem, plan: Plan, *, workers: int = 1):
-        self.problem, self.plan, self.workers = problem, plan, Workers(workers)
+        self.problem, self.plan = problem, plan
+        # Torch's own generator belongs to the process: threads would draw from it in any order.
+        self.workers = Workers(1 if plan.random else workers)
 
     def map(self, job: Job) -> Iterator[Delivery]:
         keys = job.keys() if self.plan.dropout or self.plan.random else None
@@ -51,8 +53,7 @@ class Serial:
             loss = values if values.ndim == 0 else values @ weights.to(values.dtype)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             grads = {
-                n: torch.zeros_like(p) if g is None else g
-                for (n, p), g in zip(params.items(), found, strict=True)
+                n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(params.items(), found, strict=True)
             }
             for part in method.parts:
                 grads = part.grad(grads, params, work)
@@ -84,7 +85,7 @@ def submodel(problem: Problem, job: Job, k: int) -> Tree:
     for name, space in problem.tables.items():
         rows = job.rows[space.name]
         begin = int(rows.starts[k])
-        sent[name] = job.params[name].index_select(0, rows.rows[begin : begin + int(rows.counts[k])])
+        sent[name] = take_rows(job.params[name], rows.rows[begin : begin + int(rows.counts[k])])
     for name in problem.dense:
         sent[name] = job.params[name]
     return sent

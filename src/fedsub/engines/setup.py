@@ -14,6 +14,7 @@ from fedsub.batches import Batches, draw
 from fedsub.core import Cohort, Method, Tree
 from fedsub.engines.base import Delivery, Job, Plan, columns_to, template
 from fedsub.engines.batched import Batched
+from fedsub.engines.compiled import impure
 from fedsub.engines.probe import Usage, probe
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.serial import Serial, submodel
@@ -45,7 +46,8 @@ class Columns(dict):
         return super().__getitem__(name)
 
     def get(self, name, default=None):
-        return self[name] if name in self else default
+        self.read.add(name)
+        return super().get(name, default)
 
     def __iter__(self):
         self.read.update(dict.keys(self))
@@ -74,26 +76,25 @@ def choose(
     """An engine that is right for this module, or the reason why it must be the serial one."""
     if engine not in ENGINES:
         raise ConfigError(f"engine must be one of {', '.join(ENGINES)}; got {engine!r}.")
+    if compile and (slot := impure(method)):
+        raise ConfigError(f"compile=True cannot be used with {slot}, whose steps depend on the round; leave it out.")
     job = _two_clients(problem, method, params, seed)
     plan, usage = inspect(problem, job)
     serial = Serial(problem, plan, workers=workers)
     if method.pooled:
-        return Choice(
-            serial, "engine serial: all data is in one place, there is nothing to batch", plan.columns
-        )
+        return Choice(serial, "engine serial: all data is in one place, there is nothing to batch", plan.columns)
     if engine == "serial":
         return Choice(serial, "engine serial, as asked", plan.columns)
     try:
         _refuse(usage)
-        batched = Batched(problem, plan, chunk=chunk, workers=workers, compile=compile)
+        batched = Batched(problem, plan, chunk=chunk, workers=workers)
         _agree(list(serial.map(job)), list(batched.map(job)), problem)
+        batched.compile = compile  # only now: two clients are not worth a compilation
     except NotBatchable as why:
         return Choice(serial, f"engine serial, because clients cannot be batched: {why}", plan.columns)
     if engine == "batched":
         return Choice(batched, "engine batched: agrees with serial on two clients", plan.columns)
-    return Choice(
-        Auto(serial, batched), "batched agrees with serial on two clients; timing both", plan.columns
-    )
+    return Choice(Auto(serial, batched), "batched agrees with serial on two clients; timing both", plan.columns)
 
 
 def inspect(problem: Problem, job: Job) -> tuple[Plan, Usage]:
@@ -165,12 +166,30 @@ def _cut(batches: Batches, who: slice, steps: slice) -> Batches:
 def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> Job:
     """A small job that covers the awkward case: the client with least data beside a typical one."""
     sizes = problem.clients.sizes
-    typical = int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
-    pair = np.unique([int(np.argmin(sizes)), typical, 0])[:2]
-    cohort = Cohort.of(pair)
+    least, other = int(np.argmin(sizes)), int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
+    if other == least or sizes[other] == 1:  # a lone sample shows nothing of how samples are mixed
+        other = int(np.argmax(sizes))
+    pair = [least, other] if other != least else [0, 1][: len(sizes)]
+    cohort = Cohort.of(np.sort(pair))
     rows = CohortRows(problem, next(iter(params.values())).device)(cohort)
     batches = draw(problem.clients, cohort, method.local, round=0, seed=seed)
-    return Job(method, params, cohort, rows, _cut(batches, slice(None), slice(2)), 0, seed)
+    batches = _cut(batches, slice(None), slice(2))
+    size = method.local.batch_size or int(sizes.max())
+    if (sizes % size).any():
+        _shorten(batches)
+    return Job(method, params, cohort, rows, batches, 0, seed)
+
+
+def _shorten(batches: Batches) -> None:
+    """Where short batches occur at all, have one in the first step: is what is padded really without effect?
+
+    Draws alone may not show it: the padding of a lone sample is that sample again, and so is its mean.
+    """
+    real = (batches.weights[:, 0] > 0).sum(1)
+    k = int(np.argmax(real))
+    if real[k] > 1:
+        batches.weights[k, 0, real[k] - 1] = 0
+        batches.weights[k, 0, : real[k] - 1] = 1 / (real[k] - 1)
 
 
 def _refuse(usage: Usage) -> None:
@@ -181,9 +200,7 @@ def _refuse(usage: Usage) -> None:
             "If the model needs all rows, leave the table out of tables"
         )
     if usage.random:
-        raise NotBatchable(
-            f"it draws random numbers with {usage.random}; only dropout can be drawn per client"
-        )
+        raise NotBatchable(f"it draws random numbers with {usage.random}; only dropout can be drawn per client")
     if usage.scalar_loss:
         raise NotBatchable("the loss returns one number for the batch; return one value per sample")
 

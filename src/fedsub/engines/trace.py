@@ -13,11 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, vmap
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.graph import CodeGen
+from torch.fx.node import map_aggregate
 
+from fedsub.engines.inplace import overwrite
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.rewrite import Rewrite
 from fedsub.problem import Problem
@@ -31,6 +35,7 @@ class Traced:
     """Call with tables, dense, offsets, columns, weights, keys (flat): returns losses [c, B], then gradients."""
 
     run: Callable[..., tuple[Tensor, ...]]
+    operations: int
     bytes_per_client: int  # what the operations of one step write, a measure of the cache they need
 
 
@@ -99,8 +104,9 @@ def trace(
     except Exception as err:  # whatever vmap or the tracer refuses, in its own words
         raise NotBatchable(_reason(err)) from err
     _free_rows(graph, n_tables)
-    footprint = sum(_nbytes(n.meta.get("val")) for n in graph.graph.nodes if n.op == "call_function")
-    return Traced(graph.forward, max(1, footprint // c))
+    calls = [n for n in graph.graph.nodes if n.op == "call_function"]
+    footprint = sum(_nbytes(n.meta.get("val")) for n in calls if not _is_view(n))
+    return Traced(graph.forward, len(calls), max(1, footprint // c))
 
 
 def _inputs(problem: Problem, data: dict[str, Tensor]):
@@ -108,10 +114,10 @@ def _inputs(problem: Problem, data: dict[str, Tensor]):
     return (data,) if inputs is None else tuple(data[name] for name in inputs)
 
 
-def _free_rows(graph: fx.GraphModule, n_tables: int) -> None:
+def _free_rows(graph: GraphModule, n_tables: int) -> None:
     """Replace the marker sizes by the arenas' real numbers of rows, and drop what does nothing."""
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    sizes: dict[int, fx.Node] = {}
+    sizes: dict[int, Node] = {}
     with graph.graph.inserting_after(placeholders[-1]):
         for mark, arena in zip(_MARKERS, placeholders[:n_tables], strict=False):
             sizes[mark] = graph.graph.call_function(torch.ops.aten.sym_size.int, (arena, 0))
@@ -127,13 +133,20 @@ def _free_rows(graph: fx.GraphModule, n_tables: int) -> None:
     for node in graph.graph.nodes:
         if node.op != "call_function" or node in sizes.values():
             continue
-        node.args = fx.node.map_aggregate(node.args, free)
-        node.kwargs = fx.node.map_aggregate(node.kwargs, free)
+        node.args = map_aggregate(node.args, free)
+        node.kwargs = map_aggregate(node.kwargs, free)
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
     graph.graph.eliminate_dead_code()
-    graph.graph.set_codegen(fx.graph.CodeGen())
+    overwrite(graph.graph)
+    graph.graph.set_codegen(CodeGen())
     graph.recompile()
+
+
+def _is_view(node: Node) -> bool:
+    """Whether the operation hands out its input's memory instead of writing."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 
 def _nbytes(value) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedsub.core import Method, Part, Tree, Work
 from fedsub.errors import MethodError
@@ -17,6 +18,7 @@ class Prox(Part):
     """
 
     mu: float = 0.01
+    pure_step: ClassVar[bool] = True
 
     def check(self, method: Method) -> None:
         if self.mu < 0:

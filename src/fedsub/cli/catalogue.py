@@ -1,0 +1,69 @@
+"""`fedsub methods`: the catalogue of methods."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fedsub.cli.experiment import normal
+from fedsub.cli.show import View
+from fedsub.errors import ConfigError, nearest
+
+MEANING = {
+    "lr": "local step size",
+    "local_steps": "steps of a client in a round",
+    "local_epochs": "passes over the client's data, instead of local_steps",
+    "batch_size": "samples in a local batch; all = the client's whole data",
+    "clients_per_round": "clients in a round; all = everyone",
+    "weighting": "samples or clients; FedSubAvg also unbiased",
+    "server_lr": "factor on the averaged update",
+    "batches": "shuffled, ordered or replacement",
+    "mu": "strength of the pull to what was sent",
+    "temper": "power of the heat coefficient: 1 as in the paper, 0 is FedAvg",
+    "max_coef": "largest heat coefficient",
+}
+
+
+def show(name: str | None, *, as_json: bool) -> None:
+    from fedsub.methods import CATALOGUE
+
+    view = View(as_json=as_json)
+    if name is None:
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for key, entry in CATALOGUE.items():
+            table.add_row(Text(key, "bold"), Text(entry.title), Text(entry.summary), Text(entry.paper, "dim"))
+        if not as_json:
+            view.console.print(table)
+            view.line("\nFormula and settings of one of them: fedsub methods NAME")
+        view.finish({"methods": [_plain(key, entry) for key, entry in CATALOGUE.items()]})
+        return
+    key = normal(name)
+    if key not in CATALOGUE:
+        raise ConfigError(f"There is no method {name!r}; {nearest(key, CATALOGUE)}")
+    entry = CATALOGUE[key]
+    if not as_json:
+        view.line(f"{entry.title} ({key})", "bold")
+        view.line(inspect.getdoc(entry.make) or entry.summary)
+        view.line(f"\nFormula: {entry.formula}\n\nSettings, with defaults:")
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
+        for setting, default in entry.defaults.items():
+            table.add_row(Text(setting, "bold"), Text(_value(setting, default)), Text(MEANING.get(setting, ""), "dim"))
+        view.console.print(table)
+        view.line(
+            f"\nIn a TOML file: [methods] {key} = {{ lr = 0.1 }}    On the command line: --set methods.{key}.lr=0.1"
+        )
+    view.finish(_plain(key, entry))
+
+
+def _value(setting: str, default: Any) -> str:
+    if default is None:
+        return "all" if setting in ("batch_size", "clients_per_round") else "–"
+    return str(default)
+
+
+def _plain(key: str, entry: Any) -> dict[str, Any]:
+    fields = {k: getattr(entry, k) for k in ("title", "summary", "formula", "paper")}
+    return {"name": key, **fields, "settings": entry.defaults}

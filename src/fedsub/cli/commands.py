@@ -1,0 +1,162 @@
+"""The commands: their arguments and their help. The work is in the neighbouring files, imported when needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsub.cli.options import OUTPUT, DataFlags, Flags, takes
+from fedsub.errors import ConfigError
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="A task (movielens-like, movielens-1m), a data file (.csv, .tsv, .parquet), a directory written by "
+        "Clients.save, or a .toml file.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+
+
+def examples(*lines: str) -> str:
+    """An epilog; in Markdown, a blank line between two examples keeps them apart."""
+    return "\n\n".join(["**Examples**", *(f"`{line}`" for line in lines)])
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=examples(
+        "fedsub run movielens-like --method fedsubavg --scale 0.1 --rounds 50",
+        "fedsub run ratings.csv --client user --label liked --table item -m fedsubavg",
+        "fedsub run study.toml -m 'FedSubAvg capped' --set train.lr=0.3",
+    ))(run)  # fmt: skip
+    app.command(epilog=examples(
+        "fedsub compare movielens-like --methods fedavg,fedsubavg --seeds 3",
+        "fedsub compare ratings.csv --client user --label liked --table item --table genre",
+        "fedsub compare clicks.parquet --client user --label click --table item=item,history --model embedding",
+        "fedsub compare study.toml --out results --resume --set methods.fedavg.lr=0.3",
+    ))(compare)  # fmt: skip
+    app.command(epilog=examples("fedsub resume runs/movielens-like-20260131-120000"))(resume)
+    app.command(epilog=examples(
+        "fedsub heat movielens-like",
+        "fedsub heat ratings.csv --client user --table item --out heat.png",
+        "fedsub heat study.toml -k 100 --json",
+    ))(heat)  # fmt: skip
+    app.command(epilog=examples("fedsub methods", "fedsub methods fedsubavg"))(methods)
+    app.command(epilog=examples("fedsub bench", "fedsub bench --rounds 20 --json"))(bench)
+
+
+@takes(Flags)
+def run(
+    what: What,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", help="A method (`fedsub methods` lists them) or a label of [methods]."),
+    ] = None,
+    *,
+    flags: Flags,
+) -> None:
+    """Train one method and write its curves, model and report."""
+    from fedsub.cli.show import View
+    from fedsub.cli.train import train
+    from fedsub.cli.what import experiment
+
+    made = experiment(what, flags, None if method is None else [method])
+    if len(made.config.methods) != 1:
+        several = ", ".join(made.config.methods)
+        known = f"one of {several}, or another of `fedsub methods`" if several else "such as -m fedsubavg"
+        raise ConfigError(f"Name the method to run with --method, {known}; fedsub compare trains several.")
+    train(made, View(quiet=flags.quiet, as_json=flags.json), command="run", resume=flags.resume)
+
+
+@takes(Flags)
+def compare(
+    what: What,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Methods or labels of [methods], with commas: fedavg,fedsubavg.")
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", "-m", help="One of them. Repeatable.")] = None,
+    *,
+    flags: Flags,
+) -> None:
+    """Train several methods on the same data and compare them: a table, plots and one page.
+
+    Without --methods those of the task or file; for a data file FedAvg and FedSubAvg.
+    """
+    from fedsub.cli.show import View
+    from fedsub.cli.train import train
+    from fedsub.cli.what import experiment
+
+    chosen = [*(m.strip() for m in (methods or "").split(",") if m.strip()), *(method or [])]
+    made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
+    train(made, View(quiet=flags.quiet, as_json=flags.json), command="compare", resume=flags.resume)
+
+
+def resume(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="What --out was, or one run's directory in it.", show_default=False)
+    ],
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only the table and where the results are.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Go on with an interrupted run or comparison, as it was started; the result is the same."""
+    from fedsub.cli import folder
+    from fedsub.cli.show import View
+    from fedsub.cli.train import finished, report, train
+
+    out, command, made, warnings = folder.load(directory)
+    view = View(quiet=quiet, as_json=json)
+    with view.busy("Loading"):
+        done = finished(made, out)
+    if done is not None:
+        view.note(f"{out} is finished already.")
+        report(done, out, view, command)
+        return
+    for warning in warnings:
+        view.stopped(f"Warning: {warning}")
+    train(made, view, command=command, out=out, resume=True)
+
+
+@takes(DataFlags)
+def heat(
+    what: What,
+    out: Annotated[
+        Path | None, typer.Option(help="The picture. Default NAME-heat.png.", metavar="FILE", rich_help_panel=OUTPUT)
+    ] = None,
+    *,
+    flags: DataFlags,
+) -> None:
+    """How many clients hold each table row, and how unequal that is: numbers and a picture."""
+    from fedsub.cli.heat import show
+
+    show(what, flags, out)
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, in detail.", show_default=False)] = None,
+    json: Json = False,
+) -> None:
+    """The methods, their formulas, papers and settings."""
+    from fedsub.cli.catalogue import show
+
+    show(name, as_json=json)
+
+
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Workloads; all of them if none is named.", show_default=False)
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to time.")] = None,
+    growth: Annotated[bool, typer.Option("--growth", help="Also: time and memory as the tables grow.")] = False,
+    compiled: Annotated[bool, typer.Option("--compiled", help="Also: with torch.compile.")] = False,
+    json: Json = False,
+) -> None:
+    """Measure rounds per second of the engines on this machine."""
+    from fedsub.bench import main
+
+    main(names or None, growth=growth, compiled=compiled, json=json, **({"rounds": rounds} if rounds else {}))

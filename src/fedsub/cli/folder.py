@@ -1,0 +1,133 @@
+"""The directory of a comparison: `compare.json` says how to make it, each run has a directory of its own.
+
+{"format": "fedsub-compare", "version": 1, "command": "compare", "base": "…", "config": {…}, …}
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedsub.cli import own
+from fedsub.cli.experiment import Experiment
+from fedsub.config import parse
+from fedsub.errors import CheckpointError, ConfigError
+
+FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
+# May change between the start and a resume: they change no result. So may methods be added.
+FREE = ("run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "data.path")
+
+
+def default_out(name: str) -> Path:
+    stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 1000))
+    return next(path for path in candidates if not path.exists())
+
+
+def check(out: Path, experiment: Experiment, *, resume: bool) -> None:
+    """Refuse a directory that is somebody else's, or ours without being told to go on."""
+    if out.is_file():
+        raise ConfigError(f"{out} is a file, not a directory; choose another --out.")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not (out / FILE).exists():
+        raise ConfigError(f"{out} is not empty and holds no fedsub comparison; choose another --out.")
+    if not resume:
+        raise ConfigError(
+            f"{out} holds a comparison already; go on with it by --resume or: fedsub resume {out}\n"
+            "Or choose another --out."
+        )
+    differences = _differences(_read(out)["config"], experiment.config.plain())
+    if differences:
+        raise CheckpointError(
+            f"{out} was started with other settings:\n" + "\n".join(differences) + "\n"
+            f"Go on as it was started with: fedsub resume {out}\nOr choose another --out."
+        )
+
+
+def write(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> None:
+    """``methods`` are the complete settings by label, for readers; a resume makes them anew from ``config``."""
+    from fedsub.files import digest, dump, write_atomic, writing
+
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "command": command}
+    content |= {"base": str(experiment.base), "config": experiment.config.plain(), "methods": methods}
+    spec = experiment.config.model.objective
+    if spec is not None and (file := own.find(spec, experiment.base)):
+        content["objective"] = {"file": str(file), "digest": digest(file)}
+    write_atomic(out / FILE, dump(content, indent=2))
+
+
+def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
+    """(directory, command, experiment, warnings) of a comparison's directory, or of a run's within it."""
+    if not folder.exists():
+        raise ConfigError(f"There is no directory {folder}; check the path.")
+    out = next(
+        (
+            f
+            for f in (folder, folder.parent if folder.name not in ("", "..") else folder.resolve().parent)
+            if (f / FILE).is_file()
+        ),
+        None,
+    )
+    if out is None:
+        if (folder / "config.json").exists():
+            raise ConfigError(
+                f"{folder} is a run made from Python, without a {FILE}; go on with it from Python: run(…, resume=True)."
+            )
+        raise ConfigError(f"{folder} holds no {FILE}, so it is no directory of fedsub run or compare.")
+    content = _read(out)
+    experiment = Experiment(parse(content["config"], str(out / FILE)), Path(content["base"]))
+    return out, content["command"], experiment, _objective_warnings(content)
+
+
+def _objective_warnings(content: dict[str, Any]) -> list[str]:
+    from fedsub.files import digest
+
+    known = content.get("objective")
+    if known is None:
+        return []
+    file = Path(known["file"])
+    if not file.is_file():
+        raise ConfigError(f"The objective's file {file} is gone; put it back to go on.")
+    changed = digest(file) != known["digest"]
+    return [f"{file} has changed since the start; finished runs used the older one."] if changed else []
+
+
+def _read(out: Path) -> dict[str, Any]:
+    path = out / FILE
+    try:
+        content = json.loads(path.read_bytes())
+        known = content["format"] == FORMAT and {"command", "base", "config"} <= content.keys()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); restore it, or start again elsewhere.") from error
+    if not known:
+        raise CheckpointError(f"{path} was not written by fedsub; choose another directory.")
+    if content["version"] > VERSION:
+        raise CheckpointError(f"{path} was written by a newer fedsub; install that one.")
+    return content
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    old, new = dict(_leaves(before)), dict(_leaves(now))
+    added = tuple(f"methods.{label}" for label in now["methods"] if label not in before["methods"])
+    return [
+        f"  {key}: {_shown(old, key)} in the directory, {_shown(new, key)} now"
+        for key in sorted(old.keys() | new.keys())
+        if _shown(old, key) != _shown(new, key) and key not in FREE and not key.startswith(added or ("\0",))
+    ]
+
+
+def _leaves(value: Any, prefix: str = ""):
+    if isinstance(value, dict) and (value or not prefix):
+        for key, item in value.items():
+            yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
+    else:
+        yield prefix, value
+
+
+def _shown(leaves: dict[str, Any], key: str) -> str:
+    return json.dumps(leaves[key]) if key in leaves else "absent"

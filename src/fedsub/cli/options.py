@@ -1,0 +1,151 @@
+"""The flags of the commands, each with the setting of a TOML file that it stands for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+DATA, TRAIN, SPEED, OUTPUT = "Data and model", "Training", "Speed and device", "Output"
+PANELS = (DATA, TRAIN, SPEED, OUTPUT)
+
+
+def _count(text: str) -> int | str:
+    if text == "all":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor 'all'.") from None
+
+
+def _seeds(text: str) -> int | list[int]:
+    try:
+        return [int(t) for t in text.split(",") if t] if "," in text else int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: give how many (3) or which (0,7,8).") from None
+
+
+def _option(panel: str, help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+Strings = list[str] | None
+
+
+@dataclass(frozen=True)
+class DataFlags:
+    """Each field is annotated with its type, its option and, if it is one, the setting it stands for."""
+
+    client: Annotated[str | None, _option(DATA, "Column with the owner of each row."), "data.client"] = None
+    table: Annotated[
+        Strings,
+        _option(DATA, "Id column, or NAME=COL,COL for columns that share one table. Repeatable."),
+        "data.tables",
+    ] = None
+    data: Annotated[str | None, _option(DATA, "Folder with a task's data.", metavar="DIR"), "data.path"] = None
+    scale: Annotated[float | None, _option(DATA, "Size of generated data; 1 is full size."), "data.scale"] = None
+    clients_per_round: Annotated[
+        Any,
+        _option(
+            TRAIN, "Clients in a round, or 'all'. Default 50.", "--clients-per-round", "-k", parser=_count, metavar="N"
+        ),
+        "train.clients_per_round",
+    ] = None
+    set: Annotated[
+        Strings,
+        _option(OUTPUT, "Any setting by its path in a TOML file: train.lr=0.3. Repeatable.", metavar="KEY=VALUE"),
+    ] = None
+    json: Annotated[bool, _option(OUTPUT, "Print one JSON object to stdout, all else to stderr.", "--json")] = False
+
+
+@dataclass(frozen=True)
+class Flags(DataFlags):
+    label: Annotated[str | None, _option(DATA, "Column to predict (0 or 1)."), "data.label"] = None
+    value: Annotated[Strings, _option(DATA, "Plain column used as a feature. Repeatable."), "data.values"] = None
+    split: Annotated[str | None, _option(DATA, "Train/test: random, time, last or none."), "split.by"] = None
+    time_column: Annotated[str | None, _option(DATA, "Column to split by, for time and last."), "split.column"] = None
+    model: Annotated[
+        str | None, _option(DATA, "lr or embedding; your own: [model] objective in a TOML file."), "model.kind"
+    ] = None
+
+    rounds: Annotated[int | None, _option(TRAIN, "Rounds. Default 100, or the task's."), "train.rounds"] = None
+    local_steps: Annotated[int | None, _option(TRAIN, "Local steps of a client. Default 10."), "train.local_steps"] = (
+        None
+    )
+    local_epochs: Annotated[
+        int | None, _option(TRAIN, "Passes over a client's data, instead of steps."), "train.local_epochs"
+    ] = None
+    batch_size: Annotated[
+        Any,
+        _option(TRAIN, "Samples in a local batch, or 'all'. Default 5.", parser=_count, metavar="N"),
+        "train.batch_size",
+    ] = None
+    lr: Annotated[float | None, _option(TRAIN, "Local step size, for all methods. Default 0.1."), "train.lr"] = None
+    seeds: Annotated[
+        Any, _option(TRAIN, "How many seeds (3), or which (0,7,8).", parser=_seeds, metavar="N"), "train.seeds"
+    ] = None
+    seed: Annotated[int | None, _option(TRAIN, "This one seed."), "train.seeds"] = None
+    target: Annotated[str | None, _option(TRAIN, "What to reach, like 'test.auc>=0.7'."), "run.target"] = None
+    stop_at_target: Annotated[
+        bool | None, _option(TRAIN, "Stop a run when it is reached.", "--stop-at-target"), "run.stop_at_target"
+    ] = None
+    dropout: Annotated[float | None, _option(TRAIN, "Chance that a client never delivers."), "run.dropout"] = None
+    every: Annotated[int | None, _option(TRAIN, "Evaluate every so many rounds. Default 10."), "evaluate.every"] = None
+
+    engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None
+    chunk: Annotated[int | None, _option(SPEED, "Clients trained together at most (batched)."), "run.chunk"] = None
+    workers: Annotated[int | None, _option(SPEED, "Threads. Results do not change."), "run.workers"] = None
+    compile: Annotated[bool | None, _option(SPEED, "Use torch.compile.", "--compile"), "run.compile"] = None
+    device: Annotated[str | None, _option(SPEED, "cpu, cuda, cuda:1, mps."), "run.device"] = None
+
+    out: Annotated[
+        str | None, _option(OUTPUT, "Output directory. Default runs/NAME-DATE-TIME.", metavar="DIR"), "run.out"
+    ] = None
+    resume: Annotated[bool, _option(OUTPUT, "Go on with what is in --out, if there is anything.", "--resume")] = False
+    checkpoint_every: Annotated[
+        int | None, _option(OUTPUT, "Rounds between checkpoints. Default 10."), "run.checkpoint_every"
+    ] = None
+    tensorboard: Annotated[
+        bool | None, _option(OUTPUT, "Also log to OUT/tensorboard.", "--tensorboard"), "run.tensorboard"
+    ] = None
+    quiet: Annotated[bool, _option(OUTPUT, "Print only the table and where the results are.", "--quiet", "-q")] = False
+
+
+def given(flags: DataFlags) -> list[tuple[str, str, Any]]:
+    """(flag, path, value) of everything that was said on the command line."""
+    return [
+        (f"--{name.replace('_', '-')}", path[0], value)
+        for name, (_, *path) in _annotations(type(flags)).items()
+        if path and (value := getattr(flags, name)) not in (None, [])
+    ]
+
+
+def _annotations(kind: type[DataFlags]) -> dict[str, tuple[Any, ...]]:
+    """(option, path or nothing) by field."""
+    return {name: hint.__metadata__ for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
+def takes(kind: type[DataFlags]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of ``kind`` as options; it gets them as its argument ``flags``."""
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(kind, include_extras=True)
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
+        names = [f.name for f in fields(kind)]
+        options = [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+            for f in sorted(fields(kind), key=lambda f: PANELS.index(hints[f.name].__metadata__[0].rich_help_panel))
+        ]
+
+        def call(**values: Any) -> None:
+            command(flags=kind(**{n: values.pop(n) for n in names}), **values)
+
+        call.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in own] + options)  # type: ignore[attr-defined]
+        call.__name__, call.__doc__ = command.__name__, command.__doc__
+        return call
+
+    return wrap

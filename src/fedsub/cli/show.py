@@ -1,0 +1,70 @@
+"""What the commands print, and where: people's text on stdout, or on stderr when stdout is for JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fedsub.comparing import Comparison
+
+
+class View:
+    def __init__(self, *, quiet: bool = False, as_json: bool = False):
+        self.quiet, self.as_json = quiet, as_json
+        self.console = console(stderr=as_json)
+
+    def note(self, text: str, style: str = "") -> None:
+        """A line that --quiet leaves out."""
+        if not self.quiet:
+            self.line(text, style)
+
+    def line(self, text: str, style: str = "") -> None:
+        self.console.print(Text(text, style), soft_wrap=True)
+
+    def stopped(self, text: str) -> None:
+        console(stderr=True).print(Text(text, "yellow"), soft_wrap=True)
+
+    def busy(self, text: str) -> AbstractContextManager[Any]:
+        """A spinner, on a terminal."""
+        plain = self.quiet or not self.console.is_terminal
+        return nullcontext() if plain else self.console.status(f"{text} …")
+
+    def table(self, comparison: Comparison) -> None:
+        if self.console.is_terminal:
+            from fedsub.report.table import rich_table
+
+            self.console.print(rich_table(comparison))
+        else:  # a file or a pipe has no width to fold to
+            self.console.print(Text("\n" + comparison.table()), soft_wrap=True)
+
+    def finish(self, value: dict[str, Any]) -> None:
+        """The one JSON object of --json."""
+        if self.as_json:
+            from fedsub.files import plain
+
+            sys.stdout.write(json.dumps(plain(value, special=lambda _: None), indent=2) + "\n")
+            sys.stdout.flush()
+
+
+def console(*, stderr: bool = False) -> Console:
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made.width = 140  # a file has no width; tables need not fold at 80
+    return made
+
+
+def error(text: str) -> None:
+    console(stderr=True).print(Text("Error: ", "bold red") + Text(text, "red"), soft_wrap=True)
+
+
+def number(value: float | None) -> str:
+    """A metric in few characters."""
+    if value is None:
+        return "–"
+    return "nan" if value != value else f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"

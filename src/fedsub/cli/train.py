@@ -1,0 +1,207 @@
+"""`fedsub run` and `fedsub compare`: check everything, train, report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedsub.cli import folder
+from fedsub.cli.experiment import Experiment
+from fedsub.cli.show import View
+from fedsub.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from fedsub.cli.progress import Follow
+    from fedsub.comparing import Comparison
+    from fedsub.data import Clients
+    from fedsub.losses import Loss
+    from fedsub.result import Target
+
+
+def train(experiment: Experiment, view: View, *, command: str, out: Path | None = None, resume: bool = False) -> None:
+    """Everything that can be wrong is found before the directory is made."""
+    config = experiment.config
+    if out is None:
+        out = Path(config.run.out).expanduser() if config.run.out else folder.default_out(experiment.name)
+    folder.check(out, experiment, resume=resume)
+    with view.busy("Loading"):
+        from fedsub.comparing import compare
+        from fedsub.evaluate import Evaluate
+
+        target = _target(config.run.target)
+        experiment.methods(1)  # mistakes in settings come before minutes of reading
+        _device(config.run.device)
+        clients, test = experiment.split(experiment.clients())
+        methods = experiment.methods(len(clients))
+        for method in methods.values():
+            method.sampler.select(1, 1 if method.pooled else len(clients), 0)  # too large a cohort shows here
+        objective = experiment.objective(clients)
+        own = config.model.objective is not None  # try it now: mistakes show before anything is written
+        loss = objective(config.train.seed_list[0]).loss if own else None
+        if target is not None:
+            _check_metric(target, loss, test is not None)
+    if not methods:
+        raise ConfigError("No method is named; give --methods fedavg,fedsubavg or a [methods] table.")
+    folder.write(out, command, experiment, experiment.settings(len(clients)))
+    seeds, rounds = config.train.seed_list, config.train.rounds
+    view.note(f"{experiment.name}: {_counts(clients)}" + (f"; test: {test.samples:,} samples" if test else ""))
+    view.note(f"Writing to {out}")
+
+    from fedsub.cli.progress import follow
+
+    watch = follow(view, list(methods), seeds, rounds, target.metric if target else None)
+    callbacks: list[Any] = [watch]
+    if config.run.tensorboard:
+        from fedsub.callbacks import TensorBoard
+
+        callbacks.append(TensorBoard(str(out / "tensorboard")))
+    plan = config.evaluate
+    with stopping(out, view, watch), watch:
+        comparison = compare(
+            methods,
+            objective,
+            clients,
+            test=test,
+            rounds=rounds,
+            seeds=seeds,
+            out=out,
+            resume=resume,
+            target=target,
+            callbacks=callbacks,
+            engine=config.run.engine,
+            chunk=config.run.chunk,
+            workers=config.run.workers,
+            compile=config.run.compile,
+            device=config.run.device,
+            stop_at_target=config.run.stop_at_target,
+            dropout=config.run.dropout,
+            on_bad_update=config.run.on_bad_update,
+            checkpoint_every=config.run.checkpoint_every,
+            evaluate=Evaluate(plan.every, _all(plan.samples), _all(plan.final_samples)),
+            settings={"model": config.model.model_dump(exclude_none=True), "label": clients.label},
+        )
+    report(comparison, out, view, command)
+
+
+def finished(experiment: Experiment, out: Path) -> Comparison | None:
+    """The comparison of a directory in which every run is finished; needs no data."""
+    from fedsub.comparing import Comparison, slug
+    from fedsub.running import finished_result
+
+    results: dict[str, list[Any]] = {}
+    for label in experiment.settings(1):
+        paths = [out / f"{slug(label)}-seed{seed}" for seed in experiment.config.train.seed_list]
+        if not all((path / "result.json").exists() for path in paths):
+            return None
+        results[label] = [finished_result(path) for path in paths]
+        for result in results[label]:
+            result.method = label
+    target = _target(experiment.config.run.target)
+    first = next(iter(results.values()))[0]
+    return Comparison(results, target, target.metric if target else first.metrics()[0], out)
+
+
+def report(comparison: Comparison, out: Path, view: View, command: str) -> None:
+    """The table, the page, and when each method first reached the target."""
+    with view.busy("Drawing"):
+        page = comparison.save(out)
+    view.table(comparison)
+    for line in _first_rounds(comparison):
+        view.note(line)
+    view.line(f"Report: {page}")
+    view.note(f"Plots, tables and runs: {out}")
+    runs = [r for results in comparison.results.values() for r in results]
+    view.finish(
+        {
+            "command": command,
+            "out": str(out),
+            "report": str(page),
+            "target": str(comparison.target) if comparison.target else None,
+            "metric": comparison.metric,
+            "methods": comparison.rows(),
+            "runs": [
+                {
+                    "method": r.method,
+                    "seed": r.seed,
+                    "path": str(r.path),
+                    "rounds": r.history[-1]["round"],
+                    "first": r.first_round(comparison.target) if comparison.target else None,
+                    "engine": r.engine,
+                    "seconds": r.seconds,
+                    "final": r.final,
+                }
+                for r in runs
+            ],
+        }
+    )
+
+
+def _first_rounds(comparison: Comparison) -> list[str]:
+    if comparison.target is None:
+        return []
+    lines = [f"First round with {comparison.target}:"]
+    for row in comparison.rows():
+        rounds = ["never" if first is None else str(first) for first in row["first"]]
+        lines.append(f"  {row['method']}: {', '.join(rounds)}" + (" (by seed)" if len(rounds) > 1 else ""))
+    return lines
+
+
+@contextmanager
+def stopping(out: Path, view: View, watch: Follow) -> Iterator[None]:
+    """Ctrl-C: say what is kept and how to go on; exit code 130."""
+    from fedsub.running import Interrupted
+
+    where = shlex.quote(str(out))
+    try:
+        yield
+    except Interrupted:
+        view.stopped(
+            f"Stopped after round {watch.round} of {watch.title}; it is saved. Go on with: fedsub resume {where}"
+        )
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        view.stopped(f"Stopped; all up to the last checkpoint is saved. Go on with: fedsub resume {where}")
+        raise typer.Exit(130) from None
+
+
+def _target(text: str | None) -> Target | None:
+    from fedsub.result import Target
+
+    return None if text is None else Target.parse(text)
+
+
+def _check_metric(target: Target, loss: Loss | None, tested: bool) -> None:
+    """A target on a metric that is never measured would be missed without a word. No loss: a built-in model's."""
+    from fedsub.losses import Binary, CrossEntropy
+
+    kinds: tuple[str, ...] = ("loss",)
+    if loss is None or isinstance(loss, Binary):
+        kinds = ("ce", "half_ce", "accuracy", "auc")
+    elif isinstance(loss, CrossEntropy):
+        kinds = ("ce", "accuracy")
+    known = [f"{split}.{kind}" for split in (("train", "test") if tested else ("train",)) for kind in kinds]
+    if target.metric not in known:
+        raise ConfigError(f"The target {target} is about {target.metric!r}; {nearest(target.metric, known)}")
+
+
+def _device(name: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"Device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+
+
+def _counts(clients: Clients) -> str:
+    rows = sum(space.size for space in clients.spaces.values())
+    return f"{len(clients):,} clients, {clients.samples:,} training samples, {rows:,} table rows"
+
+
+def _all(count: int | str) -> int | None:
+    return None if count == "all" else int(count)

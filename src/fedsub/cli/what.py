@@ -1,0 +1,114 @@
+"""WHAT and flags -> `Experiment`: a task's name, a data file, a saved directory or a TOML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedsub import tasks
+from fedsub.cli.experiment import TABLES, Experiment, normal
+from fedsub.cli.options import DataFlags, given
+from fedsub.config import merge, parse, parse_set, read_toml
+from fedsub.errors import ConfigError, nearest
+
+OWN_SETTINGS = ("lr", "local_steps", "local_epochs", "batch_size", "clients_per_round")
+
+
+def experiment(
+    what: str, flags: DataFlags, chosen: list[str] | None = None, default: tuple[str, ...] = ()
+) -> Experiment:
+    """The layers on top of each other, checked.
+
+    ``chosen`` selects methods, by label or name; ``default`` are those if nothing else names any.
+    """
+    raw, base, origin = _source(what)
+    for flag, path, value in given(flags):
+        if flag == "--table":
+            value = _tables(value)
+        elif flag == "--seed":
+            value = [value]
+        raw = _apply(raw, path, value)
+    if not raw.get("methods"):
+        raw["methods"] = {name: {} for name in default}
+    for text in flags.set or []:
+        raw = merge(raw, parse_set(text))
+    if chosen is not None and isinstance(raw.get("methods", {}), dict):
+        raw["methods"] = _select(raw.get("methods", {}), chosen)
+    config = parse(raw, origin)
+    if config.task is not None:
+        tasks.get(config.task)
+    return Experiment(config, base)
+
+
+def _source(what: str) -> tuple[dict[str, Any], Path, str]:
+    """(tables, folder that relative paths start from, how to call them in a message)."""
+    path, here = Path(what).expanduser(), Path.cwd()
+    if what in tasks.TASKS:
+        return merge({"task": what}, tasks.TASKS[what].config), here, "The settings"
+    if path.suffix.lower() == ".toml":
+        if not path.is_file():
+            raise ConfigError(f"There is no file {what}; check the path.")
+        raw = read_toml(path)
+        task = raw.get("task")
+        if isinstance(task, str):
+            below = dict(tasks.get(task).config)
+            if "methods" in raw:
+                below.pop("methods", None)  # a file that lists methods means exactly those
+            if {"local_steps", "local_epochs"} & set(raw["train"] if isinstance(raw.get("train"), dict) else ()):
+                below["train"] = {k: v for k, v in below["train"].items() if k != "local_steps"}
+            raw = merge(below, raw)
+        return raw, path.resolve().parent, str(path)
+    if path.is_dir() or (path.suffix.lower() in TABLES and path.exists()):
+        return {"data": {"path": str(path)}}, here, "The settings"
+    if path.suffix.lower() in TABLES:
+        raise ConfigError(f"There is no file {what}; check the path.")
+    if path.exists():
+        raise ConfigError(f"{what} is no data file of a known kind; expected {', '.join(TABLES)} or .toml.")
+    raise ConfigError(
+        f"There is no task, file or directory {what!r}; {nearest(what, tasks.TASKS)} "
+        f"Or give a data file ({', '.join(TABLES)}), a directory written by Clients.save, or a .toml file."
+    )
+
+
+def _apply(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Set one flag. A flag is about all methods, so it also replaces what single methods said."""
+    section, name = path.split(".")
+    below = dict(raw)
+    if section in below and not isinstance(below[section], dict):
+        return below  # a wrong file: `parse` will say so
+    below[section] = dict(below.get(section, {})) | {name: value}
+    if section == "train":
+        other = {"local_steps": "local_epochs", "local_epochs": "local_steps"}.get(name)
+        below[section].pop(other, None)
+        if name in OWN_SETTINGS and isinstance(below.get("methods"), dict):
+            below["methods"] = {
+                label: {k: v for k, v in own.items() if k not in (name, other)} if isinstance(own, dict) else own
+                for label, own in below["methods"].items()
+            }
+    return below
+
+
+def _tables(texts: list[str]) -> list[str] | dict[str, list[str]]:
+    pairs = [text.partition("=") for text in texts]
+    if not any(equals for _, equals, _ in pairs):
+        return texts
+    return {
+        name: [c.strip() for c in columns.split(",") if c.strip()] if equals else [name]
+        for name, equals, columns in pairs
+    }
+
+
+def _select(configured: dict[str, Any], chosen: list[str]) -> dict[str, Any]:
+    from fedsub.methods import CATALOGUE
+
+    labels = {normal(label): label for label in configured}
+    out: dict[str, Any] = {}
+    for name in chosen:
+        key = normal(name)
+        if key in labels:
+            out[labels[key]] = configured[labels[key]]
+        elif key in CATALOGUE:
+            out[key] = {}
+        else:
+            raise ConfigError(f"There is no method {name!r}; {nearest(key, {*CATALOGUE, *configured})}")
+    return out

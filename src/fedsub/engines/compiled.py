@@ -1,0 +1,69 @@
+"""Several local steps of a chunk as one compiled function (torch.compile)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedsub.core import Group, Method, Tree, Work
+from fedsub.engines.trace import Traced
+
+# Compile time grows with the number of operations; unrolling a few steps of a small model removes most of
+# the cost of calling compiled code.
+MOST_OPERATIONS = 120
+
+
+def impure(method: Method) -> str | None:
+    """The name of a slot whose local step depends on more than tensors, and so cannot be compiled."""
+    slots = [*method.parts, method.local]
+    return next((type(s).__name__ for s in slots if not getattr(s, "pure_step", False)), None)
+
+
+class CompiledSteps:
+    """`run` takes ``unroll`` steps: gradients, parts and the local solver's update in one call."""
+
+    def __init__(self, traced: Traced, names: Sequence[str], n_tables: int, method: Method, steps: int):
+        self.n_tables, self.parts = n_tables, bool(method.parts)
+        most = max(1, MOST_OPERATIONS // max(1, traced.operations))
+        self.unroll = max(n for n in range(1, steps + 1) if steps % n == 0 and n <= most)
+        self._compiled = torch.compile(_steps(traced.run, names, method, self.unroll), dynamic=False)
+
+    def run(
+        self,
+        leaves: list[Tensor],
+        sent: list[Tensor],
+        group: Group,
+        offsets: list[Tensor],
+        columns: list[Tensor],
+        weights: Tensor,
+        words: Tensor,
+    ) -> tuple[list[Tensor], Tensor]:
+        """(new parameters, losses summed over the steps by client); nothing is changed in place."""
+        # Parts may need to know whose a row is; without parts nothing asks.
+        owners = [group.owners(name) for name in group.counts] if self.parts else []
+        for tensor in (*leaves[: self.n_tables], *sent[: self.n_tables], *owners):
+            torch._dynamo.mark_dynamic(tensor, 0)  # a new cohort has another number of rows: do not recompile
+        return self._compiled(leaves, sent, owners, offsets, columns, weights, words)
+
+
+def _steps(gradient: Callable[..., tuple[Tensor, ...]], names: Sequence[str], method: Method, unroll: int):
+    tables = list(names)
+
+    def steps(leaves, sent, owners, offsets, columns, weights, words):
+        params: Tree = dict(zip(tables, [leaf.clone() for leaf in leaves], strict=True))
+        held = dict(zip(tables, owners, strict=False))
+        group = Group(len(words[0]), True, held, held)  # owners are known: counts are never read
+        work = Work(0, 0, method.local.lr, dict(zip(tables, sent, strict=True)), group)
+        losses = torch.zeros(len(words[0]), dtype=leaves[0].dtype, device=leaves[0].device)
+        for s in range(unroll):
+            values, *found = gradient(*params.values(), *offsets, *[c[s] for c in columns], weights[s], words[s])
+            grads = dict(zip(tables, found, strict=True))
+            for part in method.parts:
+                grads = part.grad(grads, params, work)
+            method.local.step(params, grads, None, work)
+            losses = losses + (values * weights[s]).sum(1)
+        return list(params.values()), losses
+
+    return steps

@@ -1,0 +1,191 @@
+"""The comparison as a table: plain text, rich, Markdown and CSV, from the same columns."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from fedsub.report import words as w
+from fedsub.result import Result, Target, better, mean_std
+
+if TYPE_CHECKING:
+    from fedsub.comparing import Comparison
+
+HEADING_WIDTH = 13
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading in words, one cell per method, and which of them hold the best value."""
+
+    heading: str
+    cells: list[str]
+    best: frozenset[int] = frozenset()
+
+
+def columns(comparison: Comparison) -> list[Column]:
+    """The columns behind the methods' names."""
+    runs = list(comparison.results.values())
+    out = []
+    if comparison.target is not None:
+        out.append(_rounds(runs, comparison.target))
+    for metric in w.chosen(comparison):
+        out.append(_metric(runs, metric))
+    sizes = [mean_std([r.bytes_per_client() for r in results])[0] for results in runs]
+    # No bytes is not a saving: the centralised baseline has no clients to send anything to.
+    out.append(_column("bytes per client and round", [w.size(s) for s in sizes], [s or math.nan for s in sizes]))
+    times = [mean_std([r.seconds for r in results])[0] for results in runs]
+    out.append(_column("seconds per run", [w.seconds(t) for t in times], times))
+    return out
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Sentences that explain the table."""
+    runs = comparison.results.values()
+    several = max(map(len, runs), default=0) > 1
+    out = []
+    if comparison.target is not None:
+        found = "the first evaluated round at which the target holds"
+        out.append(f"Rounds: {found}; “300+” means not within 300 rounds.")
+        if several:
+            out[-1] += " “(2 of 3)” is the mean over the seeds that got there."
+    out.append("Metrics: the best value of all evaluated rounds, hence a little optimistic.")
+    if several:
+        out.append("With several seeds: mean ± sample standard deviation over the seeds; bytes and seconds: mean.")
+    return out
+
+
+def _rounds(runs: Sequence[list[Result]], target: Target) -> Column:
+    cells, values = [], []
+    for results in runs:
+        first = [r.first_round(target) for r in results]
+        reached = [float(f) for f in first if f is not None]
+        mean, std = mean_std(reached)
+        whole = mean.is_integer() or mean >= 20
+        text = f"{mean:.0f}" if whole else f"{mean:.1f}"
+        if not reached:
+            last = max((r.history[-1]["round"] for r in results if r.history), default=0)
+            text = f"{last}+"
+        elif len(reached) < len(first):
+            text += f" ({len(reached)} of {len(first)})"
+        elif len(first) > 1:
+            text += f" ± {std:.0f}" if whole else f" ± {std:.1f}"
+        cells.append(text)
+        values.append(mean if len(reached) == len(first) else math.nan)
+    return _column(f"rounds to {w.target_words(target)}", cells, values)
+
+
+def _metric(runs: Sequence[list[Result]], metric: str) -> Column:
+    cells, values = [], []
+    for results in runs:
+        found = [v for r in results if not math.isnan(v := r.best(metric))]
+        mean, std = mean_std(found)
+        text = w.number(mean, std if len(found) > 1 else None)
+        if 0 < len(found) < len(results):
+            text += f" ({len(found)} of {len(results)})"
+        cells.append(text)
+        values.append(mean if len(found) == len(results) else math.nan)
+    return _column(f"best {w.short(metric)}", cells, values, max if better(metric) == "higher" else min)
+
+
+def _column(heading: str, cells: list[str], values: Sequence[float], best: Callable[..., float] = min) -> Column:
+    """Cells that print like the best value are marked with it; nan takes no part, nor does a single method."""
+    able = [v for v in values if not math.isnan(v)]
+    if len(cells) < 2 or not able:
+        return Column(heading, cells)
+    top = cells[values.index(best(able))]
+    same = {i for i, v in enumerate(values) if not math.isnan(v) and cells[i] == top}
+    return Column(heading, cells, frozenset(same) if len(same) < len(cells) else frozenset())
+
+
+def labels(comparison: Comparison) -> list[str]:
+    return [w.one_line(label) for label in comparison.results]
+
+
+def text_table(comparison: Comparison) -> str:
+    """Plain text, aligned, with * behind the best value of each column."""
+    names, body = labels(comparison), columns(comparison)
+    marked = [[c + ("*" if i in col.best else " ") for i, c in enumerate(col.cells)] for col in body]
+    heads = [wrap(col.heading, HEADING_WIDTH, break_on_hyphens=False) for col in body]
+    height = max(map(len, heads))
+    lines = [[""] * (height - 1) + ["method"], *([""] * (height - len(h)) + h for h in heads)]
+    widths = [max(map(cell_len, [*head, *cells])) for head, cells in zip(lines, [names, *marked], strict=True)]
+    rows = [*zip(*lines, strict=True), ["-" * width for width in widths], *zip(names, *marked, strict=True)]
+    out = ["  ".join(_pad(cell, width, j > 0) for j, (cell, width) in enumerate(zip(row, widths, strict=True)))
+           for row in rows]  # fmt: skip
+    if any(col.best for col in body):
+        out += ["", "* best of its column"]
+    return "\n".join(line.rstrip() for line in out) + "\n"
+
+
+def _pad(cell: str, width: int, right: bool) -> str:
+    space = " " * (width - cell_len(cell))
+    return space + cell if right else cell + space
+
+
+def rich_table(comparison: Comparison) -> Table:
+    """For a terminal, the best values in bold."""
+    table = Table(box=SIMPLE_HEAD, header_style="", pad_edge=False)
+    body = columns(comparison)
+    table.add_column(Text("method"), overflow="fold")
+    for col in body:
+        widest = max(map(len, col.heading.split()))
+        table.add_column(Text(col.heading), justify="right", overflow="fold", min_width=widest)
+    for i, name in enumerate(labels(comparison)):
+        cells = [Text(col.cells[i], style="bold" if i in col.best else "") for col in body]
+        table.add_row(Text(name), *cells)
+    return table
+
+
+def markdown_table(comparison: Comparison) -> str:
+    """A Markdown table, the best values in bold."""
+    body = columns(comparison)
+    rows = [["method", *(_escape(col.heading) for col in body)], ["---", *["---:"] * len(body)]]
+    for i, name in enumerate(labels(comparison)):
+        cells = [f"**{col.cells[i]}**" if i in col.best else col.cells[i] for col in body]
+        rows.append([_escape(name), *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _escape(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_\[\]{}|#~$])", r"\\\1", html.escape(text, quote=False))
+
+
+def csv_rows(comparison: Comparison) -> list[list[str]]:
+    """A heading and one row per method, for programs: every metric, means and deviations, exact numbers."""
+    target, metrics = comparison.target, w.measured(comparison)
+    head = ["method", "seeds", "rounds"]
+    if target is not None:
+        head += [f"rounds to {target}: {part}" for part in ("seeds that reached it", "mean", "std")]
+    for name in [*(f"best {metric}" for metric in metrics), "bytes per client and round", "seconds"]:
+        head += [f"{name}: mean", f"{name}: std"]
+    rows = [head]
+    for label, results in comparison.results.items():
+        last = max((r.history[-1]["round"] for r in results if r.history), default=0)
+        row = [w.one_line(label), str(len(results)), str(last)]
+        if target is not None:
+            reached = [f for r in results if (f := r.first_round(target)) is not None]
+            row += [str(len(reached)), *_pair(reached)]
+        for metric in metrics:
+            row += _pair([r.best(metric) for r in results])
+        row += [*_pair([r.bytes_per_client() for r in results]), *_pair([r.seconds for r in results])]
+        rows.append(row)
+    return rows
+
+
+def _pair(values: Sequence[float]) -> list[str]:
+    """Mean and sample standard deviation; empty where there is none, as with a single value."""
+    kept = [v for v in values if not math.isnan(v)]
+    mean, std = mean_std(kept)
+    return [repr(mean) if kept else "", repr(std) if len(kept) > 1 else ""]

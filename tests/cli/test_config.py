@@ -1,0 +1,167 @@
+"""Configurations: what is accepted, how layers combine, what a mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedsub import tasks
+from fedsub.cli.experiment import Experiment
+from fedsub.cli.options import Flags
+from fedsub.cli.what import experiment
+from fedsub.config import Config, merge, parse, parse_set
+from fedsub.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"train": {"round": 3}}, "there is no setting 'train.round'; did you mean 'train.rounds'?"),
+        ({"trian": {}}, "there is no setting 'trian'; did you mean 'train'?"),
+        ({"rounds": 3}, "there is no setting 'rounds'; did you mean 'train.rounds'?"),
+        ({"run": {"lr": 3}}, "there is no setting 'run.lr'; did you mean 'train.lr'?"),
+        ({"train": {"rounds": "3"}}, "train.rounds is the text '3', expected a whole number."),
+        ({"train": {"rounds": 0}}, "train.rounds is 0, expected a number greater than or equal to 1."),
+        ({"train": {"batch_size": "al"}}, """expected a whole number or "all"."""),
+        ({"train": {"seeds": True}}, "train.seeds is true, expected a whole number or a list of whole numbers."),
+        ({"train": {"seeds": [1, 1]}}, "seeds must be different"),
+        ({"train": {"local_steps": 2, "local_epochs": 1}}, "exclude each other"),
+        ({"train": 3}, "train is 3, expected a table."),
+        ({"data": {"tables": 3}}, "data.tables is 3, expected a list of names or a table."),
+        ({"methods": {"fedavg": 3}}, "methods.fedavg is 3, expected a table."),
+        ({"split": {"by": "tim"}}, """split.by is the text 'tim', expected "random", "time", "last", "none"."""),
+        ({"split": {"by": "time"}}, "needs split.column"),
+        ({"model": {"dim": 3}}, """dim is no option of kind = "lr"."""),
+        ({"task": "a", "data": {"client": "u"}}, "brings its own data, so data.client has no meaning"),
+        ({"run": {"dropout": 1.0}}, "run.dropout is 1.0, expected a number less than 1."),
+        ({"run": {"stop_at_target": True}}, "needs run.target"),
+    ],
+)
+def test_a_mistake_is_named_by_its_path(raw, message):
+    with pytest.raises(ConfigError) as caught:
+        parse(raw)
+    assert message in str(caught.value)
+
+
+def test_plain_reads_back_as_the_same():
+    config = parse({"task": "movielens-like", "data": {"scale": 0.5}, "methods": {"fedavg": {"lr": 1}}})
+    assert parse(config.plain()) == config
+    assert config.plain()["evaluate"] == {"every": 10, "samples": 10_000, "final_samples": 200_000}
+
+
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_tasks_have_valid_defaults(name):
+    config = parse({"task": name, **tasks.get(name).config})
+    methods = Experiment(config, Path()).methods(6040)
+    assert list(methods) == ["FedAvg", "FedProx", "FedSubAvg", "CentralSGD"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("train.lr=0.3", {"train": {"lr": 0.3}}),
+        ("run.target=train.ce<=0.6", {"run": {"target": "train.ce<=0.6"}}),
+        ("split.by = last", {"split": {"by": "last"}}),
+        ('data.tables=["a", "b"]', {"data": {"tables": ["a", "b"]}}),
+        ('methods."A b".lr=1', {"methods": {"A b": {"lr": 1}}}),
+        ("run.compile=true", {"run": {"compile": True}}),
+    ],
+)
+def test_set_takes_toml_values_and_falls_back_to_text(text, found):
+    assert parse_set(text) == found
+
+
+@pytest.mark.parametrize("text", ["train.lr", "=3", "a b=3", "a=1\nb=2"])
+def test_set_refuses(text):
+    with pytest.raises(ConfigError, match="Cannot read --set"):
+        parse_set(text)
+
+
+def test_merge_goes_table_by_table():
+    assert merge({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}, "b": {"z": 1}}) == {
+        "a": {"x": 1, "y": 3},
+        "b": {"z": 1},
+    }
+
+
+def settings(methods: dict, **train) -> dict:
+    return Experiment(Config(methods=methods, train=parse({"train": train}).train), Path()).settings(10)
+
+
+def test_own_settings_win_over_train_which_wins_over_defaults():
+    made = settings({"fedavg": {"lr": 0.5}, "fedsgd": {}}, lr=0.3, local_steps=4, batch_size="all")
+    assert made["FedAvg"]["lr"] == 0.5
+    assert made["FedAvg"]["batch_size"] is None
+    assert made["FedSGD"]["lr"] == 0.3
+    assert "local_steps" not in made["FedSGD"]
+
+
+def test_own_steps_replace_shared_epochs():
+    made = settings({"fedavg": {"local_steps": 3}, "fedprox": {}}, local_epochs=2)
+    assert (made["FedAvg"]["local_steps"], made["FedAvg"]["local_epochs"]) == (3, None)
+    assert made["FedProx"]["local_epochs"] == 2
+
+
+def test_the_cohort_is_never_larger_than_the_population_by_default():
+    assert settings({"fedavg": {}})["FedAvg"]["clients_per_round"] == 10
+    assert settings({"fedavg": {}}, clients_per_round="all")["FedAvg"]["clients_per_round"] is None
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"fedavgg": {}}, "methods.fedavgg: there is no method 'fedavgg'; did you mean 'fedavg'?"),
+        ({"Mine": {"method": "fedsub"}}, "methods.Mine.method: there is no method 'fedsub'"),
+        ({"fedavg": {"temper": 1}}, "FedAvg has no setting 'methods.fedavg.temper'"),
+        ({"fedavg": {"lr": "big"}}, "methods.fedavg.lr is the text 'big', expected a number."),
+        ({"fedavg": {}, "FedAvg": {}}, "methods has FedAvg twice"),
+    ],
+)
+def test_bad_methods(methods, message):
+    with pytest.raises(ConfigError) as caught:
+        settings(methods)
+    assert message in str(caught.value)
+
+
+def test_flags_speak_for_all_methods_and_set_has_the_last_word(folder):
+    made = experiment("study.toml", Flags(lr=0.7, set=["methods.Capped.max_coef=9"])).settings(10)
+    assert {label: s["lr"] for label, s in made.items()} == {"FedAvg": 0.7, "Capped": 0.7}
+    assert made["Capped"]["max_coef"] == 9
+
+
+def test_flags_about_data(folder):
+    flags = Flags(client="user", label="liked", table=["item=item,genre", "time"], seed=4)
+    config = experiment("ratings.csv", flags).config
+    assert config.data.tables == {"item": ["item", "genre"], "time": ["time"]}
+    assert config.train.seed_list == [4]
+
+
+def test_choosing_methods_keeps_their_settings(folder):
+    made = experiment("study.toml", Flags(), ["capped", "FedProx"]).settings(10)
+    assert list(made) == ["Capped", "FedProx"]
+    assert made["Capped"]["max_coef"] == 5
+
+
+def test_a_toml_file_changes_a_task(folder):
+    (folder / "task.toml").write_text('task = "movielens-like"\n[train]\nlocal_epochs = 1\n[methods]\nfedavg = {}\n')
+    config = experiment("task.toml", Flags()).config
+    assert list(config.methods) == ["fedavg"]
+    assert (config.train.local_epochs, config.train.local_steps, config.train.batch_size) == (1, None, 5)
+
+
+def test_the_time_to_split_by_is_no_feature(folder):
+    flags = Flags(client="user", label="liked", table=["item"], split="time", time_column="time")
+    made = experiment("ratings.csv", flags)
+    train, test = made.split(made.clients())
+    assert test is not None
+    assert set(train.columns) == set(test.columns) == {"item", "liked"}
+    kept = experiment("ratings.csv", Flags(**(vars(flags) | {"value": ["time"]})))
+    assert "time" in kept.split(kept.clients())[0].columns
+
+
+def test_a_saved_directory_is_opened(folder):
+    made = experiment("ratings.csv", Flags(client="user", label="liked", table=["item"]))
+    made.clients().save(folder / "saved")
+    again = experiment("saved", Flags())
+    assert again.clients().fingerprint == made.clients().fingerprint

@@ -1,0 +1,158 @@
+"""The benchmark on tiny workloads: every contender runs, and those that do the same work agree."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedsub import bench, methods
+from fedsub.batches import draw
+from fedsub.bench import growth
+from fedsub.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
+from fedsub.bench.timing import interleave
+from fedsub.bench.workloads import WORKLOADS, Workload, sentences
+from fedsub.core import Cohort
+
+SMALL = {
+    "w1": WORKLOADS["w1"].scaled(30, 1009, cohort=4, steps=3),
+    "w2": WORKLOADS["w2"].scaled(8, 200, cohort=2, steps=2, make_data=partial(sentences, words=4)),
+    "w3": WORKLOADS["w3"].scaled(12, 501, cohort=3, steps=2, batch=8),
+}
+
+
+@pytest.fixture(params=SMALL)
+def small(request) -> Workload:
+    return SMALL[request.param]
+
+
+def test_ids_are_rows_and_padding_is_only_where_declared(small):
+    data = small.data
+    assert data.ids.min() >= 0
+    assert data.ids.max() < small.rows
+    if small.padding:
+        assert (data.ids[:, 0] > 0).all()
+        assert (data.ids[:, 1:6] > 0).all()
+        assert 0.3 < (data.ids[:, 6:] == 0).mean() < 0.7
+    again = data.clients.gather(np.arange(50), ["ids", "label"], local=False)
+    np.testing.assert_array_equal(again["ids"], data.ids[:50])
+    np.testing.assert_array_equal(again["label"], data.labels[:50])
+
+
+def test_centralsgd_lowers_the_loss():
+    central = CentralSGD(SMALL["w1"])
+    batch = {"ids": torch.from_numpy(central.data.ids.astype(np.int64))}
+    labels = torch.from_numpy(central.data.labels)
+    loss = lambda: F.binary_cross_entropy_with_logits(central.module(batch), labels).item()  # noqa: E731
+    before = loss()
+    for number in range(20):
+        central.round(number)
+    assert loss() < before
+
+
+class SameBatches(DeepcopyLoop):
+    """The deepcopy loop on the cohort and batches that fedsub draws."""
+
+    def __init__(self, workload, method):
+        super().__init__(workload)
+        self.method = method
+
+    def cohort(self, number):
+        return self.method.sampler.select(number, self.workload.clients, 0).clients.tolist()
+
+    def samples(self, number, client):
+        cohort = Cohort.of(np.array([client]))
+        batches = draw(self.data.clients, cohort, self.method.local, round=number, seed=0)
+        assert not batches.padded
+        return batches.samples[0]
+
+
+def test_serial_batched_and_the_deepcopy_loop_reach_the_same_parameters(small):
+    method = federated_method(small, methods.fedavg, weighting="clients")
+    loop = SameBatches(small, method)
+    serial, batched = (Federated(small, engine, method=method) for engine in ("serial", "batched"))
+    assert batched.trainer.engine.name == "batched"
+    start = {name: p.clone() for name, p in loop.params.items()}
+    for number in (1, 2):
+        for contender in (loop, serial, batched):
+            contender.round(number)
+    for name, expected in loop.params.items():
+        # On the moved distance, not on the values: a small update must not hide behind large weights.
+        moved = float((expected - start[name]).abs().max())
+        # A constant added to all attention scores changes nothing, so their bias has no gradient.
+        assert moved > 0 or name == "attention.4.bias"
+        for got in (serial.params[name], batched.params[name]):
+            assert float((got - expected).abs().max()) <= 1e-4 * moved + 1e-6, name
+
+
+def test_fedsubavg_is_the_same_in_both_engines():
+    serial, batched = (Federated(SMALL["w1"], engine) for engine in ("serial", "batched"))
+    for number in (1, 2):
+        serial.round(number)
+        batched.round(number)
+    for name, expected in serial.params.items():
+        torch.testing.assert_close(batched.params[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_contenders_take_turns():
+    seen = []
+
+    class Fake:
+        def __init__(self, name):
+            self.name = name
+
+        def round(self, number):
+            seen.append((self.name, number))
+
+    timed = interleave([Fake("a"), Fake("b")], 2, burst=2, warm_up=1, sparing={"b": 1})
+    assert seen == [
+        ("a", 1), ("b", 1),
+        ("a", 2), ("a", 3), ("b", 2),
+        ("a", 4), ("a", 5),
+    ]  # fmt: skip
+    assert [len(t.rounds) for t in timed.values()] == [4, 1]
+
+
+def test_auto_says_which_engine_and_why():
+    name, reason = auto_choice(SMALL["w1"])
+    assert name in ("serial", "batched")
+    assert name in reason
+
+
+def test_main_prints_one_json_object(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "WORKLOADS", SMALL)
+    monkeypatch.setattr(bench, "TURNS", {})
+    bench.main(["w1"], rounds=1, compiled=False, json=True)
+    found = json.loads(capsys.readouterr().out)["workloads"]["w1"]
+    assert set(found["contenders"]) == {"central", "deepcopy", "serial", "batched"}
+    assert found["contenders"]["central"]["x_central"] == 1
+    bench.main(["w1"], rounds=1, compiled=False)
+    assert "fedsub batched" in capsys.readouterr().out
+
+
+def test_growth_clients_hold_exactly_their_rows():
+    clients = growth.make_clients(7, 5000)
+    space = clients.spaces["ids"]
+    for client in range(7):
+        rows = space.rows_of(client)
+        assert len(rows) == growth.HELD
+        assert (np.diff(rows) > 0).all()
+        own = slice(client * growth.SAMPLES, (client + 1) * growth.SAMPLES)
+        assert set(clients.columns["ids"].values[own].reshape(-1)) == set(range(growth.HELD))
+    assert space.rows.max() < 5000
+
+
+def test_bytes_do_not_change_with_the_table():
+    reports = [growth.make_trainer(40, rows).round(1) for rows in (3000, 30_000)]
+    np.testing.assert_array_equal(reports[0].down, reports[1].down)
+    np.testing.assert_array_equal(reports[0].up, reports[1].up)
+
+
+def test_growth_is_measured_in_a_process_of_its_own():
+    (found,) = growth.measure([[(40, 3000)]], rounds=2, warm_up=1)
+    assert len(found.rounds) == 2
+    assert found.ratio == 1
+    assert found.down < found.up  # ids cross once, upwards
+    assert found.peak > found.table_bytes

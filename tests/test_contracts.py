@@ -1,0 +1,115 @@
+"""One contract for every named method: whatever is added to the catalogue is tested here."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from worlds import click_data, equal
+
+import fedsub as fs
+from fedsub.files import JsonLines
+
+DATA = click_data()
+ROUNDS = 4
+WAYS = {
+    "steps": {"local_steps": 3, "batch_size": 4},
+    "epochs": {"local_epochs": 1, "batch_size": 3, "batches": "ordered"},
+    "all data": {"local_steps": 2, "batch_size": None},
+    "replacement": {"local_steps": 3, "batch_size": 4, "batches": "replacement", "replacement": True},
+    "everyone": {"local_steps": 2, "batch_size": 4, "clients_per_round": None},
+}
+
+
+def arguments(name: str, way: str) -> dict:
+    """The settings of ``way`` that the method takes."""
+    entry = fs.methods.CATALOGUE[name]
+    known = inspect.signature(entry.make).parameters
+    asked = {"lr": 0.3, "clients_per_round": 4, **WAYS[way]}
+    if name == "centralsgd":  # its batch is a product of two numbers, so both must be given
+        asked |= {"batch_size": asked["batch_size"] or 5, "clients_per_round": asked["clients_per_round"] or 4}
+    return {k: v for k, v in asked.items() if k in known}
+
+
+class Halt(fs.Callback):
+    def on_round(self, record) -> None:
+        if record["round"] == 3:
+            raise InterruptedError
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", fs.methods.CATALOGUE)
+def test_contract(name: str, way: str, tmp_path: Path) -> None:
+    method = fs.methods.make(name, **arguments(name, way))
+    goal = fs.models.make_objective(DATA, "embedding", dim=3, hidden=4, seed=1)
+    start = {n: p.detach().clone() for n, p in goal.module.named_parameters()}
+    engines = ["serial"] if method.pooled else ["serial", "batched"]
+    done = {}
+    for engine in engines:
+        out = tmp_path / engine
+        options = {
+            "method": method, "objective": goal, "clients": DATA, "rounds": ROUNDS, "engine": engine, "seed": 6,
+            "evaluate": fs.Evaluate(every=2), "checkpoint_every": 2,
+        }  # fmt: skip
+        result = done[engine] = fs.run(out=out, **options)
+        assert result.engine == engine, result.events
+        # It learns something finite, and every parameter takes part.
+        for parameter, value in result.params.items():
+            assert torch.isfinite(value).all(), parameter
+            assert not torch.equal(value, start[parameter]), parameter
+        assert all(np.isfinite(r["loss"]) for r in result.history[1:])
+        assert len(result.history) == ROUNDS + 1
+        # Killed after the third round and resumed from the second, it is the same run.
+        with pytest.raises(InterruptedError):
+            fs.run(out=tmp_path / "again", callbacks=[Halt()], **options)
+        again = fs.run(out=tmp_path / "again", resume=True, **options)
+        assert equal(again.params, result.params)
+        for file in ("metrics.jsonl", "traffic.jsonl"):
+            assert (tmp_path / "again" / file).read_bytes() == (out / file).read_bytes()
+        (tmp_path / "again").rename(tmp_path / f"again-{engine}")
+        # The bytes of the history are those of the clients, one by one.
+        traffic = JsonLines.read(out / "traffic.jsonl")
+        for record, row in zip(result.history[1:], traffic, strict=True):
+            assert row["round"] == record["round"]
+            assert sum(row["down"]) == record["down"]
+            assert sum(row["up"]) == record["up"]
+            assert len(row["clients"]) == record["clients"]
+            assert (record["down"] == 0) == method.pooled
+    # Another seed is another run (where anything is random), the same seed the same.
+    other = fs.run(**{**options, "seed": 7, "engine": "serial"}).params
+    random = way not in ("epochs", "all data", "everyone") and name != "local_sgd"
+    if random:
+        assert not equal(other, done["serial"].params)
+    if len(engines) == 2:
+        for parameter, value in done["serial"].params.items():
+            gap = float((value - done["batched"].params[parameter]).abs().max())
+            assert gap <= 1e-5 * ROUNDS * float(value.abs().max()), parameter
+        ours = [r["loss"] for r in done["serial"].history[1:]]
+        theirs = [r["loss"] for r in done["batched"].history[1:]]
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", fs.methods.CATALOGUE)
+def test_the_catalogue_is_complete(name: str) -> None:
+    entry = fs.methods.CATALOGUE[name]
+    method = entry.make()
+    assert method.name == name
+    assert entry.title
+    assert entry.summary
+    assert entry.formula
+    assert entry.paper
+    assert method.describe()["name"] == name
+    assert entry.make.__doc__
+    assert all(v is not inspect.Parameter.empty for v in entry.defaults.values())
+
+
+def test_names_and_arguments_are_checked() -> None:
+    assert fs.methods.make("FedSubAvg", lr=0.2).local.lr == 0.2
+    assert fs.methods.make("local-sgd").name == "local_sgd"
+    with pytest.raises(fs.errors.ConfigError, match="did you mean 'fedavg'"):
+        fs.methods.make("fedavgg")
+    with pytest.raises(fs.errors.ConfigError, match="did you mean 'local_steps'"):
+        fs.methods.make("fedavg", local_step=3)

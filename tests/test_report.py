@@ -1,0 +1,350 @@
+"""Reports of results made by hand: what the tables say, what the plots draw, and a page that stands alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from fedsub.comparing import Comparison
+from fedsub.report import (
+    bytes_plot,
+    csv_rows,
+    deciles_plot,
+    markdown_table,
+    png,
+    render,
+    rich_table,
+    rounds_plot,
+    text_table,
+    write_report,
+)
+from fedsub.report import words as w
+from fedsub.report.curves import by_decile, curve, decile_groups, decile_metric, megabytes
+from fedsub.report.drawing import COLOURS, style
+from fedsub.report.page import _left_out
+from fedsub.report.table import columns
+from fedsub.result import Result, Target
+
+NASTY = '<script>alert("x")</script> & $a_b$ | `c`'
+
+
+def make(
+    method="FedAvg",
+    seed=0,
+    values=(0.69, 0.66, 0.64),
+    *,
+    bytes_=1000,
+    splits=("train",),
+    deciles=True,
+    auc=True,
+    **more,
+):
+    """A run evaluated every 10 rounds: cross-entropy ``values``, and 0.01 more on each further split."""
+    history = []
+    for i, ce in enumerate(values):
+        record = {"round": 10 * i, "loss": None, "clients": 5 if i else 0, "down": 3 * bytes_ if i else 0}
+        record["up"] = 2 * bytes_ if i else 0
+        for j, split in enumerate(splits):
+            record |= {f"{split}.ce": ce + 0.01 * j} | ({f"{split}.auc": 1.2 - ce - 0.01 * j} if auc else {})
+        history.append(record)
+    groups = [{"group": g, "samples": n, **({"ce": 0.7 - 0.01 * g, "auc": 0.6} if n else {})}
+              for g, n in [(-1, 7), (0, 50), (1, 0), (9, 2500)]]  # fmt: skip
+    final = {s: {"samples": 100, "deciles": groups if deciles else []} for s in splits}
+    return Result(method, seed, history, final, seconds=12.5, engine="batched", **more)
+
+
+def comparison(target="train.ce<=0.65", **runs) -> Comparison:
+    goal = Target.parse(target) if target else None
+    return Comparison(dict(runs), goal, "train.ce")
+
+
+def cells(result: Comparison, heading: str) -> list[str]:
+    (found,) = [c for c in columns(result) if c.heading.startswith(heading)]
+    return found.cells
+
+
+# Tables --------------------------------------------------------------------------------------------
+
+
+def test_rounds_to_the_target():
+    slow, fast = (0.69, 0.68, 0.67), (0.69, 0.64, 0.60)
+    result = comparison(
+        none=[make(seed=s, values=slow) for s in range(3)],
+        some=[make(values=slow), make(seed=1, values=fast), make(seed=2)],
+        every=[make(values=fast), make(seed=1, values=fast), make(seed=2)],
+        one=[make(values=fast)],
+    )
+    assert cells(result, "rounds to training cross-entropy ≤ 0.65") == ["20+", "15 (2 of 3)", "13.3 ± 5.8", "10"]
+    # Only methods that always get there compete, so "some" is no candidate.
+    assert next(c for c in columns(result) if c.heading.startswith("rounds")).best == {3}
+    assert not any(c.heading.startswith("rounds") for c in columns(comparison(None, a=[make()])))
+
+
+def test_seeds_and_best():
+    result = comparison(a=[make(), make(seed=1, values=(0.69, 0.62, 0.66))], b=[make(values=(0.69, 0.61, 0.7))])
+    assert cells(result, "best training cross-entropy") == ["0.6300 ± 0.0141", "0.6100"]
+    marked = {c.heading: c.best for c in columns(result)}
+    assert marked["best training cross-entropy (nats)"] == {1}
+    assert marked["best training ROC area (AUC)"] == {1}  # higher is better
+    assert marked["seconds per run"] == frozenset()  # all the same: nothing to mark
+    assert not any(c.best for c in columns(comparison(a=[make()])))  # alone, nothing is best
+
+
+def test_nan_metric_is_never_best():
+    nan = math.nan
+    dead = make(values=(nan, nan, nan))
+    result = comparison(
+        dead=[dead, dead], half=[dead, make(seed=1, values=(0.69, 0.5, 0.4))], fine=[make(), make(seed=1)]
+    )
+    assert cells(result, "best training cross") == ["–", "0.4000 (1 of 2)", "0.6400 ± 0.0000"]
+    assert next(c for c in columns(result) if "cross-entropy (nats)" in c.heading).best == {2}
+    assert "nan" not in text_table(result) + markdown_table(result) + str(csv_rows(result))
+
+
+def test_bytes_of_the_centralised_baseline():
+    result = comparison(big=[make(bytes_=2_000_000)], small=[make(bytes_=3000)], central=[make(bytes_=0)])
+    assert cells(result, "bytes per client and round") == ["2 MB", "3 kB", "–"]
+    assert next(c for c in columns(result) if c.heading.startswith("bytes")).best == {1}
+
+
+def test_chosen_columns():
+    both = [make(splits=("train", "test"))]
+    assert w.chosen(comparison(a=both)) == ["train.ce", "test.ce", "test.auc"]
+    assert w.chosen(comparison("train.auc>=0.6", a=both)) == ["train.ce", "train.auc", "test.ce", "test.auc"]
+    other = make()
+    other.history = [{"round": 0, "clients": 0, "down": 0, "up": 0, "train.loss": 2.0, "train.half_ce": 1.0}]
+    assert w.chosen(comparison(None, a=[other])) == ["train.loss"]
+
+
+def test_text_is_aligned_and_marked():
+    result = comparison(**{"FedAvg": [make()], "联邦": [make(values=(0.69, 0.6, 0.5))]})
+    lines = text_table(result).splitlines()
+    rule = next(i for i, line in enumerate(lines) if line.startswith("---"))
+    rows = lines[rule + 1 : rule + 3]
+    assert "0.5000*" in rows[1]
+    assert "0.5000*" not in rows[0]
+    assert lines[-1] == "* best of its column"
+    console = Console(width=140, record=True, file=StringIO())
+    console.print(rich_table(result))
+    assert "0.5000" in console.export_text()
+
+
+def test_markup_in_labels():
+    result = comparison(**{NASTY: [make()], "[bold]b[/bold]\nc": [make()]})
+    markdown = markdown_table(result)
+    assert "<script>" not in markdown
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in markdown.splitlines()}) == 1
+    assert list(rich_table(result).columns[0].cells)[1].plain == "[bold]b[/bold] c"  # type: ignore[union-attr]
+    assert csv_rows(result)[1][0] == NASTY
+
+
+def test_csv_has_exact_numbers():
+    head, row = csv_rows(comparison(a=[make(values=(0.7, 0.1 + 0.2))]))
+    found = dict(zip(head, row, strict=True))
+    assert found["best train.ce: mean"] == repr(0.1 + 0.2)
+    assert found["best train.ce: std"] == ""
+    assert found["rounds to train.ce<=0.65: mean"] == "10.0"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "–"), (999, "999 B"), (999.6, "1 kB"), (12_345, "12.3 kB"), (123_456_789, "123 MB")]
+)
+def test_sizes(count, text):
+    assert w.size(count) == text
+
+
+def test_numbers():
+    assert [w.number(0.5), w.number(math.nan), w.number(math.inf), w.number(1234.5, 6.7)] == [
+        "0.5000", "–", "∞", "1234 ± 6.7",
+    ]  # fmt: skip
+    assert [w.compact(n) for n in (7, 950, 1234, 46_694, 2_500_000)] == ["7", "950", "1.2k", "47k", "2.5M"]
+    assert w.with_unit("train.ce") == "cross-entropy on training samples (nats)"
+
+
+# Curves and plots ----------------------------------------------------------------------------------
+
+
+def test_seeds_that_end_early_go_on_alone():
+    found = curve([make(values=(0.7, 0.6)), make(seed=1, values=(0.7, 0.5, 0.4))], "train.ce")
+    assert (found.x, found.low, found.high) == ([0, 10], [0.7, 0.5], [0.7, 0.6])
+    assert found.mean == pytest.approx([0.7, 0.55])
+    assert found.tails == [[(10, 0.5), (20, 0.4)]]
+
+
+def test_megabytes_add_up_per_client():
+    run = make(bytes_=1_000_000)
+    assert list(megabytes(run).values()) == [0, 1, 2]  # 5 clients share 5 MB a round
+    assert curve([run], "train.ce", megabytes).x == [0, 1, 2]
+
+
+def test_deciles_prefer_test_and_read_nan_as_text():
+    run = make(splits=("train", "test"))
+    run.final["test"]["deciles"][0] = {"group": -1, "samples": 7, "ce": "nan"}  # as read back from JSON
+    result = comparison(a=[run])
+    assert decile_metric(result, "train.ce") == "test.ce"
+    assert decile_metric(comparison(a=[make()]), "train.ce") == "train.ce"
+    assert decile_metric(comparison(a=[make(deciles=False)]), "train.ce") is None
+    groups = decile_groups(result, "test.ce")
+    assert [(g.group, g.samples) for g in groups] == [(-1, 7), (0, 50), (9, 2500)]
+    assert by_decile([run], "test.ce", groups) == {0: [0.7], 9: [pytest.approx(0.61)]}
+
+
+def test_other_groups_are_not_compared():
+    """To a centralised run all features are equally hot: its one group is no tenth of the others."""
+    pooled = make(bytes_=0)
+    pooled.final["train"]["deciles"] = [{"group": 4, "samples": 2557, "ce": 0.5}]
+    result = comparison(central=[pooled], fed=[make()])
+    groups = decile_groups(result, "train.ce")
+    assert 4 not in {g.group for g in groups}
+    assert by_decile([pooled], "train.ce", groups) == {}
+    heat = texts(deciles_plot(result))
+    assert "fed" in heat
+    assert "central" not in heat
+    assert "Without central, whose samples" in _left_out(result, "train.ce")
+
+
+def test_looks_differ():
+    looks = {(style(i)["color"], str(style(i)["linestyle"])) for i in range(49)}
+    assert len(looks) == 49
+    assert len({str(style(i)["linestyle"]) for i in range(len(COLOURS))}) == len(COLOURS)
+
+
+def texts(figure) -> str:
+    (axes,) = figure.axes
+    found = [*axes.texts, *axes.get_xticklabels(), axes.xaxis.label, axes.yaxis.label]
+    found += [text for legend in figure.legends for text in legend.get_texts()]
+    return "\n".join(text.get_text() for text in found)
+
+
+def test_plots_say_what_they_show():
+    result = comparison(**{"_hidden $x$": [make(), make(seed=1)], "central": [make(bytes_=0)]})
+    rounds = texts(rounds_plot(result))
+    assert "cross-entropy on training samples (nats)" in rounds
+    assert "target\n≤\u00a00.65" in rounds
+    assert "_hidden $x$" in rounds
+    moved = texts(bytes_plot(result))
+    assert "megabytes per participating client" in moved
+    assert "best" in moved  # the baseline's line
+    heat = texts(deciles_plot(result))
+    assert "unseen\ncoldest\nhottest" in heat  # the empty second tenth is left out
+    assert "2,500" in heat
+    assert "ln 2" in heat
+
+
+@pytest.mark.parametrize(
+    ("plot", "run", "says"),
+    [
+        (rounds_plot, make(values=(0.7,)), "rounds"),
+        (bytes_plot, make(values=(0.7, 0.6)), "megabytes"),
+        (rounds_plot, make(values=(math.nan, math.nan)), "no finite cross-entropy"),
+        (rounds_plot, make(values=(0.69, 30.0, 0.6)), "cut off at 0.717; highest value 30"),
+        (rounds_plot, make(values=(0.5, 0.5)), "rounds"),
+        (deciles_plot, make(deciles=False), "was not measured by"),
+        (bytes_plot, make(bytes_=0), "moves bytes"),
+    ],
+    ids=["single", "one step", "nan", "diverged", "flat", "no deciles", "no bytes"],
+)
+def test_plots_of_odd_runs(plot, run, says):
+    figure = plot(comparison(None, a=[run]), narrow=True)
+    assert says in texts(figure).replace("\n", " ")
+    assert png(figure).startswith(b"\x89PNG")
+
+
+# Page ----------------------------------------------------------------------------------------------
+
+
+class Reader(HTMLParser):
+    """Collects tags, ids, addresses and text; void and SVG elements included."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags, self.ids, self.links, self.text = [], [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "action", "data"):
+                self.links.append(value)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("runs")
+    runs = {NASTY: [make(seed=s, splits=("train", "test"), auc=False) for s in range(2)]}
+    runs["central"] = [make(bytes_=0, auc=False)]
+    for seed, run in enumerate(runs[NASTY]):
+        run.path = folder / str(seed)
+        run.path.mkdir()
+        method = {"type": "Method", "local": {"type": "SGD", "lr": 0.3}, "parts": [{"type": "Prox", "mu": 0.01}]}
+        config = {"method": method, "seed": seed, "data": "abc123", "splits": {"test": "def456"}, "note": "<i>"}
+        (run.path / "config.json").write_text(json.dumps(config))
+        (run.path / "versions.json").write_text('{"format": "fedsub-run", "version": 1, "torch": "9.8.7"}')
+        (run.path / "events.jsonl").write_text('{"time": "now", "event": "engine <batched> chosen"}\n')
+    notes = ["fedsub compare --target 'train.ce<=0.65'", "<b>a note</b>"]
+    result = Comparison(runs, Target.parse("train.ce<=0.65"), "train.ce", folder, notes)
+    out = folder / "report"
+    path = write_report(result, out)
+    assert path == out / "report.html"
+    assert {p.name for p in out.iterdir()} == {
+        "report.html", "table.csv", "table.md", "deciles-test.ce.png",
+        *(f"{kind}-{m}.png" for kind in ("rounds", "bytes") for m in ("train.ce", "test.ce")),
+    }  # fmt: skip
+    return path.read_text()
+
+
+def test_page_is_self_contained(page):
+    outside = set(re.findall(r"https?://[^\s\"'<>]*", page))
+    assert outside <= {"http://www.w3.org/2000/svg"}
+    found = Reader(page)
+    assert not {"script", "link", "img", "iframe", "object"} & set(found.tags)
+    assert "@import" not in page
+    assert all(link.startswith("#") for link in found.links)
+    assert {link[1:] for link in found.links} <= set(found.ids)
+    assert len(found.ids) == len(set(found.ids))
+    assert set(re.findall(r"url\(#([^)]*)\)", page)) <= set(found.ids)
+
+
+def test_page_escapes_everything(page):
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(" in page
+    text = "\n".join(Reader(page).text)
+    for expected in (NASTY, "<b>a note</b>", "engine <batched> chosen", "<i>", "train.ce<=0.65"):
+        assert expected in text
+
+
+def test_page_tells_where_numbers_come_from(page):
+    text = "".join(Reader(page).text)
+    for expected in (
+        "abc123",
+        "def456",
+        "9.8.7",
+        "method.local.lr",
+        "Prox",
+        "fedsub compare",
+        "batched",
+        "peak memory",
+    ):
+        assert expected in text
+    assert page.count('role="img"') == page.count("<svg") == 2 * (2 * 2 + 1)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_smallest_page():
+    """No run directory, no test split, no target, no deciles, a single evaluated round."""
+    result = comparison(None, a=[make(values=(0.7,), deciles=False)])
+    text = "".join(Reader(render(result)).text)
+    assert "1 method, 1 seed each, up to 0 rounds" in text
+    assert "Not known" in text
+    assert "±" not in text

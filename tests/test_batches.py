@@ -145,7 +145,7 @@ def test_long_clients(size: int, batch: int | None) -> None:
     batches = batches_of(clients, got, 1, 1)
     for one in passes(batches, size):
         assert len(set(one)) == len(one)
-        assert 0 <= min(one)
+        assert min(one) >= 0
         assert max(one) < size
         assert one != sorted(one)
         if len(one) == size:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsub import checkpoint
+from fedsub import checkpoint, tensorfile
 from fedsub.checkpoint import Checkpoints, Snapshot
 from fedsub.errors import CheckpointError, RunError
 from fedsub.files import TEMPORARY
@@ -169,9 +169,7 @@ def test_any_history_restores_exactly(data: st.DataObject, keep: int, ratio: flo
             elif action == "save":
                 state.round += data.draw(st.integers(1, 3))
                 state.meta, state.tensors["t"] = {"step": step}, torch.tensor(float(step))
-                saved.save(
-                    state, moved and {k: np.array(sorted(v), dtype=np.int64) for k, v in moved.items()}
-                )
+                saved.save(state, moved and {k: np.array(sorted(v), dtype=np.int64) for k, v in moved.items()})
                 last, moved = cloned(state), {key: set() for key in tables}
             elif last is not None:
                 if action == "reopen":
@@ -264,7 +262,7 @@ def test_row_ids_are_checked_and_masks_understood(tmp_path: Path) -> None:
 
 def test_tensors_as_training_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters, transposed tables, shared memory; and pieces smaller than a table."""
-    monkeypatch.setattr(checkpoint, "_CHUNK", 64)
+    monkeypatch.setattr(tensorfile, "CHUNK", 64)
     weight = torch.nn.Parameter(random_bits((300, 4), torch.float32))
     tables: dict[str, Tensor] = {
         "tied": weight,
@@ -343,9 +341,7 @@ def test_damage_in_the_middle_of_a_chain_takes_what_builds_on_it(tmp_path: Path)
     flip(data_file(tmp_path, 5), 4000)
     record_file(tmp_path, 8).unlink()
     first, second = check(tmp_path, history, 4)
-    assert first == (
-        "Checkpoint of round 8 is incomplete (round-00000008.json is missing); going back to round 7."
-    )
+    assert first == ("Checkpoint of round 8 is incomplete (round-00000008.json is missing); going back to round 7.")
     assert second.startswith("Checkpoint of round 5 is damaged (the content of round-00000005.rows")
     assert second.endswith(", and rounds 6 to 7 build on it; going back to round 4.")
 

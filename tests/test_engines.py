@@ -646,7 +646,7 @@ def test_a_column_that_does_not_exist_or_holds_no_ids() -> None:
 
 
 def test_a_parameter_that_does_not_exist_or_does_not_train() -> None:
-    with pytest.raises(ObjectiveError, match="did you mean 'items.weight'"):
+    with pytest.raises(ObjectiveError, match=r"did you mean 'items\.weight'"):
         fs.Objective(Base(), LOSS, {"item.weight": "item"})
     frozen = Base()
     frozen.items.weight.requires_grad_(False)

@@ -104,9 +104,7 @@ def test_summary_by_brute_force(world, k: int):
     report = heat.summarise(make_clients(sizes, first, second), clients_per_round=k)
     population = sum(w > 0 for w in sizes)
     counts = {
-        "item": [sum(m in s and w > 0 for s, w in zip(sets, sizes, strict=True)) for m in range(size)][
-            padding:
-        ],
+        "item": [sum(m in s and w > 0 for s, w in zip(sets, sizes, strict=True)) for m in range(size)][padding:],
         "word": [0] * size + [population] * 2,
     }
     counts["all"] = counts["item"] + counts["word"]
@@ -249,8 +247,7 @@ def test_deciles_by_brute_force(values: list[int], padding: bool):
 def test_plot_writes_a_picture_without_pyplot_state(tmp_path, spaces: int):
     rng = np.random.default_rng(0)
     made = [
-        make_space(f"s{j}", 40, [set(rng.zipf(1.6, 5) % 40) for _ in range(30)], padding=j == 1)
-        for j in range(spaces)
+        make_space(f"s{j}", 40, [set(rng.zipf(1.6, 5) % 40) for _ in range(30)], padding=j == 1) for j in range(spaces)
     ]
     path = tmp_path / "heat.png"
     heat.plot(make_clients([2] * 30, *made), path)

@@ -34,9 +34,7 @@ def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
         assert run.finished
     assert json.loads((path / "config.json").read_text()) == CONFIG
     assert json.loads((path / "result.json").read_text()) == {"loss": 0.1}
-    assert {"python", "torch", "numpy", "fedsub", "platform"} <= json.loads(
-        (path / "versions.json").read_text()
-    ).keys()
+    assert {"python", "torch", "numpy", "fedsub", "platform"} <= json.loads((path / "versions.json").read_text()).keys()
     assert len(JsonLines.read(path / "traffic.jsonl")) == 2
     (event,) = JsonLines.read(path / "events.jsonl")
     assert (event["event"], event["client"]) == ("Rejected the update of client 3.", 3)

@@ -14,14 +14,8 @@ from torch import Tensor
 
 from fedsub.core import Cohort, Total, Tree, add_rows
 from fedsub.data.clients import Space
+from fedsub.data.renumber import concatenated
 from fedsub.problem import Problem
-
-
-def concatenated(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Indices of the ranges starts[k] : starts[k] + counts[k], one behind the other."""
-    ends = np.cumsum(counts)
-    shift = starts - (ends - counts)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(shift, counts)
 
 
 @dataclass(frozen=True)

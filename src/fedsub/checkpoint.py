@@ -14,10 +14,9 @@ one seal vouches for a whole chain: nothing from another history can be mixed in
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
@@ -25,37 +24,19 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from .errors import CheckpointError
-from .files import Sink, digest, dump, plain, remove_temporaries, write_atomic
+from .files import digest, dump, plain, remove_temporaries, write_atomic
+from .tensorfile import Rows, Source, TensorFile, check_savable, check_targets, filled, names, put_rows, row_ids
 
 FORMAT, VERSION = "fedsub-checkpoint", 1
 FULL, ROWS = "full", "rows"
 _RECORD = re.compile(r"round-(\d{8,})\.json")
 _DATA = re.compile(r"round-(\d{8,})\.(full|rows)\.safetensors")
-_CHUNK = 64 << 20  # bytes of a table that are in flight at once
 _SPECIAL = "$float"  # how `meta` keeps NaN and infinities, which JSON has no word for
-
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-
-Rows = np.ndarray | Tensor
-
 
 @dataclass
 class Snapshot:
@@ -130,19 +111,19 @@ class Checkpoints:
         self._check_order(snapshot.round)
         tables = {name: table.detach() for name, table in snapshot.tables.items()}
         whole = {f"tensor/{name}": tensor.detach() for name, tensor in snapshot.tensors.items()}
-        _check_savable(whole, tables)
+        check_savable(whole, tables)
         layout = {name: (table.dtype, tuple(table.shape)) for name, table in tables.items()}
         base = self._tip
-        small = {name: _Source(tensor) for name, tensor in whole.items()}
-        ids = None if moved is None else _row_ids(moved, tables)
+        small = {name: Source(tensor) for name, tensor in whole.items()}
+        ids = None if moved is None else row_ids(moved, tables)
         content = None
         if base is not None and ids is not None and layout == self._layout:
-            content = self._affordable(_TensorFile(small | _moved_rows(ids, tables)))
+            content = self._affordable(TensorFile(small | _moved_rows(ids, tables)))
         if content is not None:
             path = self._write(snapshot, ROWS, content, base)
         else:
-            full = {f"table/{name}": _Source(table) for name, table in tables.items()}
-            path = self._write(snapshot, FULL, _TensorFile(small | full), None)
+            full = {f"table/{name}": Source(table) for name, table in tables.items()}
+            path = self._write(snapshot, FULL, TensorFile(small | full), None)
         self._layout = layout
         if content is None or self._untidy:
             self._tidy(base)
@@ -158,11 +139,11 @@ class Checkpoints:
                 f"Round {number} cannot be saved: {self.folder} already holds round {newest}; {hint}."
             )
 
-    def _affordable(self, rows: _TensorFile) -> _TensorFile | None:
+    def _affordable(self, rows: TensorFile) -> TensorFile | None:
         """The row file, if the chain stays within its allowance with it."""
         return rows if self._row_bytes + rows.size <= self.full_every_bytes * self._full_bytes else None
 
-    def _write(self, snapshot: Snapshot, kind: str, content: _TensorFile, base: _Record | None) -> Path:
+    def _write(self, snapshot: Snapshot, kind: str, content: TensorFile, base: _Record | None) -> Path:
         # A fault in the caller's meta must show before gigabytes are written.
         meta = _packed(snapshot.meta)
         _make(self.folder)
@@ -296,17 +277,17 @@ class Checkpoints:
         tables: dict[str, Tensor] = {}
         with torch.no_grad():
             with safe_open(self.folder / chain[0].file, framework="pt") as file:
-                slices = {name: file.get_slice(f"table/{name}") for name in _names(file, "table/")}
-                _check_targets(slices, into, self.folder)
+                slices = {name: file.get_slice(f"table/{name}") for name in names(file, "table/")}
+                check_targets(slices, into, self.folder)
                 for name, source in slices.items():
-                    tables[name] = _filled(source, into.get(name))
+                    tables[name] = filled(source, into.get(name))
             for record in chain[1:]:
                 with safe_open(self.folder / record.file, framework="pt") as file:
                     for name, table in tables.items():
-                        _put_rows(table, file.get_tensor(f"rows/{name}"), file.get_slice(f"values/{name}"))
+                        put_rows(table, file.get_tensor(f"rows/{name}"), file.get_slice(f"values/{name}"))
             with safe_open(self.folder / chain[-1].file, framework="pt") as file:
                 # clone: what is read may be a view of the file, which a later save deletes.
-                tensors = {n: file.get_tensor(f"tensor/{n}").clone() for n in _names(file, "tensor/")}
+                tensors = {n: file.get_tensor(f"tensor/{n}").clone() for n in names(file, "tensor/")}
         return Snapshot(chain[-1].round, tensors, tables, _unpacked(chain[-1].meta))
 
     def _listing(self) -> tuple[set[int], dict[int, dict[str, Path]]]:
@@ -386,138 +367,12 @@ def _unpacked(value: Any) -> Any:
     return [_unpacked(item) for item in value] if isinstance(value, list) else value
 
 
-# Tensors
+# Files
 
 
-def _check_savable(whole: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> None:
-    for name, tensor in {**whole, **tables}.items():
-        if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
-            raise CheckpointError(f"{name} is {tensor.dtype}, {tensor.layout}, which cannot be saved.")
-    for name, table in tables.items():
-        if table.dim() == 0:
-            raise CheckpointError(f"Table {name} has no rows (it is a single number); save it as a tensor.")
-
-
-def _row_size(tensor: Tensor) -> int:
-    return tensor.element_size() * (tensor[0].numel() if len(tensor) else 0)
-
-
-def _row_ids(moved: Mapping[str, Rows], tables: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """Sorted ids without repetition for every table, or None if those of a table are not known."""
-    if unknown := sorted(set(moved) - set(tables)):
-        raise CheckpointError(f"moved names {', '.join(unknown)}; the tables are {', '.join(sorted(tables))}.")
-    if set(moved) != set(tables):
-        return None
-    ids = {}
-    for name, table in tables.items():
-        rows = moved[name]
-        given = np.asarray(rows.cpu() if isinstance(rows, Tensor) else rows)
-        # A mask read as ids would save rows 0 and 1 only.
-        given = np.flatnonzero(given) if given.dtype == bool else np.unique(given)
-        if given.size and (given.dtype.kind not in "iu" or given[0] < 0 or given[-1] >= len(table)):
-            raise CheckpointError(f"moved[{name!r}] must hold row ids from 0 to {len(table) - 1}.")
-        ids[name] = torch.from_numpy(given.astype(np.int64))
-    return ids
-
-
-def _pieces(rows: int, size: int) -> Iterator[slice]:
-    step = max(1, _CHUNK // max(1, size))
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A tensor to be written, or some of its rows, which are gathered only while they are written."""
-
-    tensor: Tensor
-    rows: Tensor | None = None
-
-    @property
-    def shape(self) -> list[int]:
-        return list(self.tensor.shape) if self.rows is None else [len(self.rows), *self.tensor.shape[1:]]
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.tensor.element_size()
-
-    def pieces(self) -> Iterator[Tensor]:
-        tensor = self.tensor if self.tensor.dim() else self.tensor.reshape(1)
-        count = len(tensor) if self.rows is None else len(self.rows)
-        for piece in _pieces(count, _row_size(tensor)) if self.nbytes else ():
-            if self.rows is None:
-                yield tensor[piece]
-            else:
-                yield tensor.index_select(0, self.rows[piece].to(tensor.device))
-
-
-def _moved_rows(ids: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> dict[str, _Source]:
-    sources = {f"rows/{name}": _Source(rows) for name, rows in ids.items()}
-    return sources | {f"values/{name}": _Source(tables[name], rows) for name, rows in ids.items()}
-
-
-class _TensorFile:
-    """A safetensors file to be written piece by piece: at most one piece of a table is copied at a time.
-
-    The library's own `save_file` copies nothing either, but it renames on its own, reports a full disk as
-    something else than an OSError, refuses tensors that share memory and moves whole tables off a GPU.
-    """
-
-    def __init__(self, sources: Mapping[str, _Source]) -> None:
-        # Widest first, as the library does it, so that every tensor is aligned.
-        order = sorted(sources, key=lambda name: (-sources[name].tensor.element_size(), name))
-        self._sources = [sources[name] for name in order]
-        header, offset = {}, 0
-        for name, source in zip(order, self._sources, strict=True):
-            start, offset = offset, offset + source.nbytes
-            header[name] = {
-                "dtype": _NAMES[source.tensor.dtype],
-                "shape": source.shape,
-                "data_offsets": [start, offset],
-            }
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        self._head = len(text).to_bytes(8, "little") + text
-        self.size = len(self._head) + offset
-
-    def write(self, file: Sink) -> None:
-        file.write(self._head)
-        for source in self._sources:
-            for piece in source.pieces():
-                file.write(piece.cpu().contiguous().flatten().view(torch.uint8).numpy())
-
-
-def _check_targets(slices: Mapping[str, Any], into: Mapping[str, Tensor], folder: Path) -> None:
-    for name, target in into.items():
-        seen = (target.dtype, list(target.shape))
-        saved = (_DTYPES[slices[name].get_dtype()], slices[name].get_shape()) if name in slices else None
-        if saved is None:
-            raise CheckpointError(f"{folder} has no table {name}; it holds {', '.join(sorted(slices)) or 'none'}.")
-        if seen != saved:
-            raise CheckpointError(
-                f"Table {name} is {seen[0]} {seen[1]}, the checkpoint in {folder} has {saved[0]} {saved[1]}; "
-                "it belongs to another model."
-            )
-
-
-def _filled(source: Any, target: Tensor | None) -> Tensor:
-    """A saved table in memory of its own, or in `target`, read piece by piece."""
-    if target is None:
-        target = torch.empty(source.get_shape(), dtype=_DTYPES[source.get_dtype()])
-    if target.numel():
-        for piece in _pieces(len(target), _row_size(target)):
-            target[piece].copy_(source[piece])
-    return target
-
-
-def _put_rows(table: Tensor, rows: Tensor, source: Any) -> None:
-    if table.numel():
-        for piece in _pieces(len(rows), _row_size(table)):
-            table.index_copy_(0, rows[piece].to(table.device), source[piece].to(table.device))
-
-
-def _names(file: Any, prefix: str) -> list[str]:
-    keys = file.keys()
-    return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+def _moved_rows(ids: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> dict[str, Source]:
+    sources = {f"rows/{name}": Source(rows) for name, rows in ids.items()}
+    return sources | {f"values/{name}": Source(tables[name], rows) for name, rows in ids.items()}
 
 
 def _make(folder: Path) -> None:

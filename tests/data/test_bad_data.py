@@ -16,9 +16,7 @@ USER = ["ann", "bob", "ann"]
 
 def read(**columns):
     """A reader of three samples (owners ann, bob, ann) with the given columns and options."""
-    options = {
-        k: columns.pop(k) for k in list(columns) if k in ("ids", "label", "values", "sizes", "padding")
-    }
+    options = {k: columns.pop(k) for k in list(columns) if k in ("ids", "label", "values", "sizes", "padding")}
     options.setdefault("ids", [name for name in columns if name not in ("y", "v")])
     return lambda: Clients.from_arrays(columns, USER, **options)
 

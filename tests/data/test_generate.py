@@ -123,9 +123,7 @@ def test_original_layout_and_parquet_agree(tmp_path):
     ):
         table = pl.read_csv(tmp_path / f"{name}.dat", separator=":", has_header=False)[:, ::2]
         (tmp_path / "pq").mkdir(exist_ok=True)
-        pl.DataFrame(dict(zip(columns, table, strict=True))).write_parquet(
-            tmp_path / "pq" / f"{name}.parquet"
-        )
+        pl.DataFrame(dict(zip(columns, table, strict=True))).write_parquet(tmp_path / "pq" / f"{name}.parquet")
     assert movielens(tmp_path / "pq").fingerprint == clients.fingerprint
     clients.save(tmp_path / "saved")
     Clients.open(tmp_path / "saved", verify=True)
@@ -149,9 +147,7 @@ def test_incomplete_releases(tmp_path):
         movielens(tmp_path)
 
 
-@pytest.mark.skipif(
-    "FEDSUB_DATA" not in os.environ, reason="FEDSUB_DATA names no directory with the real data"
-)
+@pytest.mark.skipif("FEDSUB_DATA" not in os.environ, reason="FEDSUB_DATA names no directory with the real data")
 def test_the_real_release():
     folder = Path(os.environ["FEDSUB_DATA"]) / "movielens-1m"
     if not folder.is_dir():

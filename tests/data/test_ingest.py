@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsub.data import Clients
-from fedsub.data import split as split_module
+from fedsub.data import renumber as renumber_module
 
 WORDS = st.text("abcXYZ0é", min_size=0, max_size=3)
 KINDS = {"words": WORDS, "integers": st.integers(-(2**62), 2**62), "small": st.integers(-3, 5)}
@@ -77,11 +77,11 @@ def test_rows_of_a_client_are_sorted_and_complete(rows):
 @given(tables(), st.integers(1, 8))
 def test_the_size_of_a_chunk_changes_nothing(rows, chunk):
     whole = read(rows)
-    usual, split_module.CHUNK = split_module.CHUNK, chunk
+    usual, renumber_module.CHUNK = renumber_module.CHUNK, chunk
     try:
         assert read(rows).fingerprint == whole.fingerprint
     finally:
-        split_module.CHUNK = usual
+        renumber_module.CHUNK = usual
 
 
 def test_example_of_the_module_docstring():
@@ -117,9 +117,7 @@ def test_padding_is_row_zero_and_local_zero_of_everyone():
 
 
 def test_declared_padding_of_prenumbered_columns():
-    clients = Clients.from_arrays(
-        {"h": np.array([[3, 0], [0, 0]])}, [0, 1], ids=["h"], sizes={"h": 5}, padding=["h"]
-    )
+    clients = Clients.from_arrays({"h": np.array([[3, 0], [0, 0]])}, [0, 1], ids=["h"], sizes={"h": 5}, padding=["h"])
     assert [list(clients.spaces["h"].rows_of(i)) for i in range(2)] == [[0, 3], [0]]
     assert clients.gather(np.arange(2), local=True)["h"].tolist() == [[1, 0], [0, 0]]
 
@@ -153,9 +151,7 @@ def test_integer_values_keep_every_digit_and_times_become_integers():
 
 
 def test_whole_floats_are_ids_and_offsets_replace_a_client_column():
-    clients = Clients.from_arrays(
-        {"i": np.array([2.0, 0.0, 1.0])}, offsets=[0, 2, 3], ids=["i"], sizes={"i": 3}
-    )
+    clients = Clients.from_arrays({"i": np.array([2.0, 0.0, 1.0])}, offsets=[0, 2, 3], ids=["i"], sizes={"i": 3})
     assert clients.gather(np.arange(3), local=False)["i"].tolist() == [2, 0, 1]
     assert clients.sizes.tolist() == [2, 1]
 

@@ -90,9 +90,11 @@ class _Plain:
     def params(self) -> dict[str, Tensor]:
         return {name: p.detach() for name, p in self.module.named_parameters()}
 
-    def train(self, module: nn.Module, samples: np.ndarray) -> None:
+    def optimiser(self, module: nn.Module) -> torch.optim.SGD:
+        return torch.optim.SGD(module.parameters(), lr=self.workload.lr)
+
+    def train(self, module: nn.Module, optimiser: torch.optim.SGD, samples: np.ndarray) -> None:
         """SGD steps on ``samples`` [steps, batch]."""
-        optimiser = torch.optim.SGD(module.parameters(), lr=self.workload.lr)
         ids = torch.from_numpy(self.data.ids[samples].astype(np.int64))
         labels = torch.from_numpy(self.data.labels[samples])
         for step_ids, step_labels in zip(ids, labels, strict=True):
@@ -104,10 +106,15 @@ class _Plain:
 class CentralSGD(_Plain):
     name = "central"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.shared = self.optimiser(self.module)
+
     def round(self, number: int) -> None:
         w = self.workload
         rng = np.random.default_rng([2, number])
-        self.train(self.module, rng.choice(len(self.data.labels), (w.steps, w.cohort * w.batch)))
+        samples = rng.choice(len(self.data.labels), (w.steps, w.cohort * w.batch))
+        self.train(self.module, self.shared, samples)
 
 
 class DeepcopyLoop(_Plain):
@@ -117,7 +124,7 @@ class DeepcopyLoop(_Plain):
         states = []
         for client in self.cohort(number):
             local = copy.deepcopy(self.module)
-            self.train(local, self.samples(number, client))
+            self.train(local, self.optimiser(local), self.samples(number, client))
             states.append(local.state_dict())
         self.module.load_state_dict({k: torch.stack([s[k] for s in states]).mean(0) for k in states[0]})
 

@@ -152,8 +152,15 @@ def bench(
         list[str] | None, typer.Argument(help="Workloads; all of them if none is named.", show_default=False)
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to time.")] = None,
-    growth: Annotated[bool, typer.Option("--growth", help="Also: time and memory as the tables grow.")] = False,
-    compiled: Annotated[bool, typer.Option("--compiled", help="Also: with torch.compile.")] = False,
+    growth: Annotated[
+        bool,
+        typer.Option(
+            "--growth", help="Also: the cost of a round as population and table grow; minutes, and up to 12 GiB."
+        ),
+    ] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Also: with torch.compile, whose warm-up is long.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure rounds per second of the engines on this machine."""

@@ -1,4 +1,4 @@
-"""Cutting clients into parts, and the one renumbering that every way of building `Clients` goes through.
+"""Cutting clients into parts.
 
 A part of the data is a smaller federation: S(i) shrinks to what the part's own samples touch, while
 tables keep their size and vocabulary. So a cut looks up global rows, drops samples and numbers again:
@@ -8,16 +8,15 @@ tables keep their size and vocabulary. So a cut looks up global rows, drops samp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from fedsub.data.clients import Array, Clients, Column, Space
-from fedsub.data.store import fingerprint
+from fedsub.data.clients import Array, Clients, Column
+from fedsub.data.renumber import assemble, concatenated, reorder
 from fedsub.errors import ColumnError, DataError, nearest
 
-CHUNK = 1 << 22  # values renumbered at a time: bounds the memory for keys (a few times 32 MB)
 
 
 def split(
@@ -78,7 +77,7 @@ def select(clients: Clients, indices: Iterable[int] | Array) -> Clients:
     if len(np.unique(chosen)) < len(chosen):
         raise DataError("select() got the same client twice; give every position once.")
     sizes = clients.sizes[chosen]
-    return _take(clients, ranges(clients.offsets[:-1][chosen], sizes), np.repeat(chosen, sizes))
+    return _take(clients, concatenated(clients.offsets[:-1][chosen], sizes), np.repeat(chosen, sizes))
 
 
 def take(clients: Clients, samples: Array) -> Clients:
@@ -91,87 +90,6 @@ def take(clients: Clients, samples: Array) -> Clients:
             f"take() needs strictly increasing positions within 0 to {clients.samples - 1}; sort them first."
         )
     return _take(clients, samples, clients.clients_of(samples))
-
-
-def assemble(
-    client_ids: Array,
-    offsets: Array,
-    columns: Sequence[Column],
-    spaces: Sequence[Space],
-    *,
-    label: str | None,
-    source: str = "",
-) -> Clients:
-    """`Clients` from columns whose ids are still global rows, grouped by client.
-
-    ``spaces`` say size, padding and vocabulary; which rows each client holds is found here.
-    """
-    done = {c.name: c for c in columns}
-    built: dict[str, Space] = {}
-    for space in spaces:
-        row_offsets, rows, local = renumber(
-            offsets, [done[name] for name in space.columns], space.size, padding=space.padding
-        )
-        done.update((c.name, c) for c in local)
-        built[space.name] = replace(space, row_offsets=row_offsets, rows=rows)
-    clients = Clients(client_ids, offsets, done, built, label=label, source=source)
-    return replace(clients, fingerprint=fingerprint(clients))
-
-
-def renumber(
-    offsets: Array, columns: Sequence[Column], size: int, *, padding: bool
-) -> tuple[Array, Array, list[Column]]:
-    """S(i) of every client for one space, as (row_offsets, rows), and its columns with local ids.
-
-    A pair (client, row) becomes the key ``client * size + row``. Sorted distinct keys are all S(i) one
-    after the other; the place of a key among them, less where its client begins, is the local id.
-    """
-    clients = len(offsets) - 1
-    flat = [c.values.reshape(-1) for c in columns]
-    bounds = [offsets * c.values[0].size if c.starts is None else c.starts[offsets] for c in columns]
-    load = np.sum(bounds, axis=0)
-    local = [np.empty(len(v), np.int32) for v in flat]
-    counts = np.empty(clients, np.int64)
-    rows: list[Array] = []
-    begin = 0
-    while begin < clients:
-        end = int(np.searchsorted(load, load[begin] + CHUNK, side="right")) - 1
-        end = min(max(end, begin + 1), begin + max((1 << 62) // size, 1), clients)
-        base = np.arange(end - begin + 1, dtype=np.int64) * size
-        cuts = [slice(b[begin], b[end]) for b in bounds]
-        owners = [np.repeat(np.arange(end - begin), np.diff(b[begin : end + 1])) for b in bounds]
-        keys = [base[o] + v[cut] for o, v, cut in zip(owners, flat, cuts, strict=True)]
-        held = _distinct(np.concatenate([*keys, base[:-1]] if padding else keys))
-        first = np.searchsorted(held, base)
-        counts[begin:end] = np.diff(first)
-        for out, cut, owner, key in zip(local, cuts, owners, keys, strict=True):
-            out[cut] = np.searchsorted(held, key) - first[owner]
-        rows.append((held - np.repeat(base[:-1], counts[begin:end])).astype(_row_type(size)))
-        begin = end
-    numbered = [replace(c, values=new.reshape(c.values.shape)) for c, new in zip(columns, local, strict=True)]
-    return np.concatenate([[0], np.cumsum(counts)]), np.concatenate(rows), numbered
-
-
-def _distinct(keys: Array) -> Array:
-    """Sorted distinct keys. np.unique hashes integers first, which takes ten times as long on these."""
-    keys.sort()
-    return keys[np.concatenate([[True], keys[1:] != keys[:-1]])] if len(keys) else keys
-
-
-def ranges(begin: Array, lengths: Array) -> Array:
-    """``begin[0], begin[0]+1, ...`` (``lengths[0]`` of them), then those of ``begin[1]``, and so on."""
-    before = np.cumsum(lengths) - lengths
-    return np.repeat(begin - before, lengths) + np.arange(int(lengths.sum()))
-
-
-def reorder(column: Column, samples: Array) -> Column:
-    """The column with only the given samples, in the given order."""
-    if column.starts is None:
-        return replace(column, values=np.asarray(column.values[samples]))
-    begin = np.asarray(column.starts[samples])
-    lengths = column.starts[samples + 1] - begin
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return replace(column, values=np.asarray(column.values[ranges(begin, lengths)]), starts=starts)
 
 
 def _take(clients: Clients, samples: Array, owners: Array) -> Clients:
@@ -220,7 +138,3 @@ def _last_samples(clients: Clients, column: str | None) -> Array:
     owners = np.repeat(np.arange(len(clients)), clients.sizes)
     # lexsort is stable, so among equal times the last in stored order comes last.
     return np.lexsort((_times(clients, column), owners))[clients.offsets[1:] - 1]
-
-
-def _row_type(size: int) -> type:
-    return np.int32 if size < 2**31 else np.int64

@@ -59,7 +59,7 @@ class Batched:
         self._module = template(problem)
         self._traced: dict[Any, Traced] = {}
         self._compiled: dict[Any, CompiledSteps] = {}
-        self._best_chunk: int | None = None
+        self._best_chunk: dict[int, int] = {}  # by batch size: not what came first, or a resumed run would differ
 
     def map(self, job: Job) -> Iterator[Delivery]:
         keys = job.keys() if self.plan.dropout else None
@@ -74,11 +74,12 @@ class Batched:
 
     def _choose_chunk(self, job: Job) -> int:
         """As many clients as keep one step within the cache, judged from a trace of two clients."""
-        if self._best_chunk is None:
+        width = job.batches.samples.shape[2]
+        if width not in self._best_chunk:
             footprint = self._step_for(job, slice(0, 1)).bytes_per_client
-            self._best_chunk = max(2, CACHE_BYTES // footprint)
+            self._best_chunk[width] = max(2, CACHE_BYTES // footprint)
         size = len(job.cohort)
-        pieces = -(-size // self._best_chunk)
+        pieces = -(-size // self._best_chunk[width])
         return -(-size // pieces)
 
     def _chunk(self, job: Job, where: slice, keys: np.ndarray | None) -> Delivery:

@@ -67,9 +67,9 @@ def _free(source: object, reader: Node) -> bool:
         return False
     if sum(arg is source for arg in reader.all_input_nodes) != 1 or _occurrences(source, reader) != 1:
         return False
-    node = source
+    node, reader_of = source, reader
     while True:
-        if node.op != "call_function" or set(node.users) != ({reader} if node is source else {last}):
+        if node.op != "call_function" or set(node.users) != {reader_of}:
             return False
         schema = getattr(node.target, "_schema", None)
         if schema is None:
@@ -81,7 +81,8 @@ def _free(source: object, reader: Node) -> bool:
             return False
         if aliased[0].alias_info.is_write and len(schema.returns) == 1 and node.target not in _OVERWRITERS:
             return False
-        last, node = node, node.args[0]  # a view, or an operation already made to overwrite: look behind it
+        # A view, or an operation already made to overwrite: look behind it.
+        node, reader_of = node.args[0], node
 
 
 _OVERWRITERS = {*_UNARY.values(), *_BINARY.values(), *_BACKWARD.values()}

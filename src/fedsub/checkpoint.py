@@ -38,6 +38,7 @@ _RECORD = re.compile(r"round-(\d{8,})\.json")
 _DATA = re.compile(r"round-(\d{8,})\.(full|rows)\.safetensors")
 _SPECIAL = "$float"  # how `meta` keeps NaN and infinities, which JSON has no word for
 
+
 @dataclass
 class Snapshot:
     """What a caller saves and gets back."""
@@ -367,7 +368,7 @@ def _unpacked(value: Any) -> Any:
     return [_unpacked(item) for item in value] if isinstance(value, list) else value
 
 
-# Files
+# Data files and their folder
 
 
 def _moved_rows(ids: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> dict[str, Source]:

@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fedsub.data.clients import Array, Clients, Space
 from fedsub.errors import DataError
+
+_BLOCK = 4_000_000  # rows counted at a time
 
 
 def row_heat(space: Space, sizes: Array | None = None) -> Array:
@@ -30,32 +33,39 @@ def row_heat(space: Space, sizes: Array | None = None) -> Array:
 
         S(0) = [3, 7], S(1) = [3]    ->    n_3 = 2, n_7 = 1, all others 0
     """
-    rows, clients = space.rows, len(space.row_offsets) - 1
-    if sizes is not None and not np.all(sizes):
-        rows, clients = rows[np.repeat(sizes > 0, space.counts)], np.count_nonzero(sizes)
-    heat = _bincount(space, rows).astype(np.int64, copy=False)
+    present = np.ones(len(space.counts)) if sizes is None else np.asarray(sizes > 0, np.float64)
+    heat = _count(space, present).astype(np.int64)
     if space.padding:
-        heat[0] = clients
+        heat[0] = np.count_nonzero(present)
     return heat
 
 
 def weighted_heat(space: Space, sizes: Array) -> Array:
     """W_m, the samples w_i of all clients that hold each row; float64 [size]. A padding row has W."""
     weights = np.asarray(sizes, np.float64)
-    heat = _bincount(space, space.rows, np.repeat(weights, space.counts))
-    heat = heat.astype(np.float64, copy=False)  # bincount of no rows is whole-numbered
+    heat = _count(space, weights)
     if space.padding:
         heat[0] = weights.sum()
     return heat
 
 
-def _bincount(space: Space, rows: Array, weights: Array | None = None) -> Array:
-    heat = np.bincount(rows, weights, minlength=space.size)
-    if len(heat) > space.size:
-        raise DataError(
-            f"Space {space.name!r} has {space.size:,} rows, but a client holds row {len(heat) - 1:,}; "
-            "give the space a larger size."
+def _count(space: Space, weights: Array) -> Array:
+    """Σ of a client's weight over the clients that hold each row, in blocks of clients: memory stays bounded."""
+    heat = np.zeros(space.size)
+    into, edges = torch.from_numpy(heat), space.row_offsets
+    low = 0
+    while low < len(weights):
+        high = max(low + 1, int(np.searchsorted(edges, edges[low] + _BLOCK, side="right")) - 1)
+        rows = np.array(space.rows[edges[low] : edges[high]])
+        if len(rows) and int(rows.max()) >= space.size:
+            raise DataError(
+                f"Space {space.name!r} has {space.size:,} rows, but a client holds row {int(rows.max()):,}; "
+                "give the space a larger size."
+            )
+        into.index_add_(
+            0, torch.from_numpy(rows), torch.from_numpy(np.repeat(weights[low:high], space.counts[low:high]))
         )
+        low = high
     return heat
 
 

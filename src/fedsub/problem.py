@@ -61,20 +61,26 @@ class Problem:
             out[name] = value.clone(memory_format=torch.contiguous_format) if copy and shares else value
         return out
 
+    @cached_property
+    def _weights_in_bytes(self) -> tuple[dict[str, int], int]:
+        """Bytes of one row of each table, and of all dense parameters together."""
+        own = dict(self.objective.module.named_parameters())
+        row = {n: own[n][:1].numel() * own[n].element_size() for n in self.tables}
+        return row, sum(own[n].numel() * own[n].element_size() for n in self.dense)
+
     def sizes_in_bytes(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(bytes down, bytes up) of each client for one round without compression.
 
         The client asks for its rows by id (up), receives rows and dense parameters (down), and returns
         the updates in the same order (up), so ids cross once.
         """
-        own = dict(self.objective.module.named_parameters())
-        values = np.full(len(clients), sum(own[n].numel() * own[n].element_size() for n in self.dense), np.int64)
+        row, dense = self._weights_in_bytes
+        values = np.full(len(clients), dense, np.int64)
         ids = np.zeros(len(clients), np.int64)
         for space in self.spaces.values():
             ids += space.counts[clients] * (4 if space.size < 2**32 else 8)
         for name, space in self.tables.items():
-            row = own[name][:1].numel() * own[name].element_size()
-            values += space.counts[clients] * row
+            values += space.counts[clients] * row[name]
         return values, values + ids
 
 

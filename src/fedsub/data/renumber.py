@@ -1,6 +1,6 @@
 """The one numbering per client that every way of building `Clients` goes through.
 
-    columns with rows of the full tables, grouped by client  ->  assemble  ->  renumber, space by space
+It takes columns whose ids are rows of the full tables, grouped by client, and goes space by space.
 """
 
 from __future__ import annotations

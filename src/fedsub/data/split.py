@@ -18,7 +18,6 @@ from fedsub.data.renumber import assemble, concatenated, reorder
 from fedsub.errors import ColumnError, DataError, nearest
 
 
-
 def split(
     clients: Clients, train: float = 0.8, *, by: str = "random", column: str | None = None, seed: int = 0
 ) -> tuple[Clients, Clients]:

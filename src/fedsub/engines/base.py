@@ -69,6 +69,7 @@ class Plan:
 
     columns: tuple[str, ...]  # the columns that module and loss read
     dropout: bool = False
+    sample_mask: bool = False  # whether the module reads which samples are real
     random: bool = False  # other random functions; only the serial engine can seed them
 
 

@@ -172,7 +172,8 @@ class Batched:
         arrays = problem.clients.gather(np.ascontiguousarray(samples), self.plan.columns, local=True)
         weights = torch.from_numpy(np.ascontiguousarray(job.batches.weights[which].transpose(1, 0, 2))).to(device)
         columns = columns_to(arrays, device)
-        columns["sample_mask"] = (weights > 0).to(weights.dtype)
+        if self.plan.sample_mask:
+            columns["sample_mask"] = (weights > 0).to(weights.dtype)
         return Packed(sent, Group(len(which), True, counts), offsets, columns, weights)
 
     def _step_for(self, job: Job, where: slice) -> Traced:
@@ -182,9 +183,10 @@ class Batched:
         if (count, size) not in self._traced:
             packed = self._pack(job, where)
             columns = {name: c[0] for name, c in packed.columns.items()}
+            weights = packed.weights[0]
             tables = [packed.sent[n] for n in self.problem.tables]
             dense = [packed.sent[n] for n in self.problem.dense]
-            traced = trace(self.problem, self._module, tables, dense, columns, dropout=self.plan.dropout)
+            traced = trace(self.problem, self._module, tables, dense, columns, weights, dropout=self.plan.dropout)
             self._traced[count, size] = traced
         return self._traced[count, size]
 

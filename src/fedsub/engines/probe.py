@@ -49,7 +49,11 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.problem, self.usage = problem, usage
         self.names = {id(p): n for n, p in params.items()}
-        self.columns = {_storage(batch[c]): c for c, col in problem.clients.columns.items() if col.space is not None}
+        self.columns = {
+            _storage(dict.__getitem__(batch, c)): c
+            for c, col in problem.clients.columns.items()
+            if col.space is not None
+        }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -113,7 +117,7 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
         losses = problem.objective.loss(problem.objective.output(module, batch), batch)
     if not isinstance(losses, Tensor):
         raise ObjectiveError(f"The loss returned {type(losses).__name__}; return a tensor with one value per sample.")
-    size = len(batch["sample_mask"])
+    size = len(dict.__getitem__(batch, "sample_mask"))  # not through batch: that would count as read by the module
     if losses.ndim == 0:
         usage.scalar_loss = True
     elif losses.shape != (size,):

@@ -41,12 +41,15 @@ class Serial:
         params: Tree = {name: p.data for name, p in leaves.items()}
         state = method.local.init(params)
         work = Work(job.round, 0, method.local.lr, sent, Group(1, stacked=False))
+        device = next(iter(job.params.values())).device
+        data = columns_to(problem.clients.gather(batches.samples[k], self.plan.columns, local=True), device)
+        all_weights = torch.from_numpy(batches.weights[k]).to(device)
+        sizes = (batches.weights[k] > 0).sum(1).tolist()  # padding stands behind the real samples
         losses = []
         for work.step in range(int(batches.steps[k])):
-            real = batches.weights[k, work.step] > 0
-            weights = torch.from_numpy(batches.weights[k, work.step][real]).to(self.device(job))
-            samples = batches.samples[k, work.step][real]
-            batch = columns_to(problem.clients.gather(samples, self.plan.columns, local=True), weights.device)
+            size = sizes[work.step]
+            weights = all_weights[work.step, :size]
+            batch = {name: values[work.step, :size] for name, values in data.items()}
             batch["sample_mask"] = torch.ones_like(weights)
             with self._randomness(keys, k, work.step):
                 values = problem.objective.loss(problem.objective.output(module, batch), batch)
@@ -67,9 +70,6 @@ class Serial:
             np.array([all_finite(deltas.values())]),
             stacked=False,
         )
-
-    def device(self, job: Job) -> torch.device:
-        return next(iter(job.params.values())).device
 
     def _randomness(self, keys: np.ndarray | None, k: int, step: int):
         if keys is None:

@@ -111,7 +111,13 @@ def inspect(problem: Problem, job: Job) -> tuple[Plan, Usage]:
     with torch.random.fork_rng():
         usage = probe(problem, module, batch)
     columns = tuple(name for name in problem.clients.columns if name in batch.read)
-    return Plan(columns, dropout=usage.dropout, random=usage.random is not None), usage
+    plan = Plan(
+        columns,
+        dropout=usage.dropout,
+        sample_mask="sample_mask" in batch.read,
+        random=usage.random is not None,
+    )
+    return plan, usage
 
 
 class Auto:

@@ -45,16 +45,17 @@ def trace(
     tables: Sequence[Tensor],
     dense: Sequence[Tensor],
     columns: dict[str, Tensor],
+    weights: Tensor,
     *,
     dropout: bool,
 ) -> Traced:
     """Trace one gradient step of c clients.
 
-    Example inputs: ``tables`` (arenas, any number of rows), ``dense`` [c, …], ``columns`` [c, B, …] with
-    ``sample_mask`` [c, B]. Raises NotBatchable with the reason if the module cannot be mapped.
+    Example inputs: ``tables`` (arenas, any number of rows), ``dense`` [c, …], ``columns`` [c, B, …]
+    and ``weights`` [c, B]. Raises NotBatchable with the reason if the module cannot be mapped.
     """
     names, table_names = list(columns), list(problem.tables)
-    c = columns["sample_mask"].shape[0]
+    c, device = len(weights), weights.device
     n_tables, n_dense = len(table_names), len(problem.dense)
     if n_tables > len(_MARKERS):
         raise NotBatchable(f"more than {len(_MARKERS)} tables")
@@ -80,19 +81,17 @@ def trace(
             *[torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True)],
         )
 
-    device = columns["sample_mask"].device
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake:
         arenas = [
             torch.empty((mark, *t.shape[1:]), dtype=t.dtype, device=device)
             for mark, t in zip(_MARKERS, tables, strict=False)
         ]
-    mask = columns["sample_mask"]
     others = [
         *dense,
         *[torch.zeros(c, dtype=torch.int64, device=device) for _ in table_names],
         *columns.values(),
-        torch.zeros_like(mask, dtype=torch.float32),
+        weights,
         torch.zeros(c, dtype=torch.int64, device=device),
     ]
     try:

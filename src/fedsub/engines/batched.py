@@ -88,7 +88,7 @@ class Batched:
         same = bool((steps == steps[0]).all())
         words = torch.zeros((packed.weights.shape[0], group.count), dtype=torch.int64, device=packed.weights.device)
         if keys is not None:
-            words += torch.from_numpy(np.ascontiguousarray(keys[where].T)).to(words.device)
+            words += torch.from_numpy(np.ascontiguousarray(keys[where, : len(words)].T)).to(words.device)
         if self.compile and same:
             params, losses = self._compiled_steps(job, where, packed, words)
         else:
@@ -168,9 +168,10 @@ class Batched:
         for name in problem.dense:
             value = job.params[name]
             sent[name] = value.expand(len(which), *value.shape).contiguous()
-        samples = job.batches.samples[which].transpose(1, 0, 2)
+        longest = int(job.batches.steps[which].max())  # of this chunk, not of the cohort
+        samples = job.batches.samples[which, :longest].transpose(1, 0, 2)
         arrays = problem.clients.gather(np.ascontiguousarray(samples), self.plan.columns, local=True)
-        weights = torch.from_numpy(np.ascontiguousarray(job.batches.weights[which].transpose(1, 0, 2))).to(device)
+        weights = torch.from_numpy(np.ascontiguousarray(job.batches.weights[which, :longest].transpose(1, 0, 2))).to(device)
         columns = columns_to(arrays, device)
         if self.plan.sample_mask:
             columns["sample_mask"] = (weights > 0).to(weights.dtype)

@@ -28,7 +28,7 @@ class CompiledSteps:
         self.n_tables, self.parts = n_tables, bool(method.parts)
         most = max(1, MOST_OPERATIONS // max(1, traced.operations))
         self.unroll = max(n for n in range(1, steps + 1) if steps % n == 0 and n <= most)
-        self._compiled = torch.compile(_steps(traced.run, names, method, self.unroll), dynamic=False)
+        self._compiled = torch.compile(_steps(traced.plain, names, method, self.unroll), dynamic=False)
 
     def run(
         self,

@@ -9,6 +9,7 @@ then replaced by the size at run time.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from torch.fx.node import map_aggregate
 from fedsub.engines.inplace import overwrite
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.rewrite import Rewrite
+from fedsub.engines.steady import steady
 from fedsub.problem import Problem
 
 # Primes far above any batch, width or chunk; one per table so that sizes cannot be confused.
@@ -35,6 +37,7 @@ class Traced:
     """Call with tables, dense, offsets, columns, weights, keys (flat): returns losses [c, B], then gradients."""
 
     run: Callable[..., tuple[Tensor, ...]]
+    plain: Callable[..., tuple[Tensor, ...]]  # the same before it was fitted to eager execution, for a compiler
     operations: int
     bytes_per_client: int  # what the operations of one step write, a measure of the cache they need
 
@@ -103,9 +106,14 @@ def trace(
     except Exception as err:  # whatever vmap or the tracer refuses, in its own words
         raise NotBatchable(_reason(err)) from err
     _free_rows(graph, n_tables)
+    plain = copy.deepcopy(graph)
+    plain.recompile()
+    steady(graph.graph, c)
+    overwrite(graph.graph)
+    graph.recompile()
     calls = [n for n in graph.graph.nodes if n.op == "call_function"]
     footprint = sum(_nbytes(n.meta.get("val")) for n in calls if not _is_view(n))
-    return Traced(graph.forward, len(calls), max(1, footprint // c))
+    return Traced(graph.forward, plain.forward, len(calls), max(1, footprint // c))
 
 
 def _inputs(problem: Problem, data: dict[str, Tensor]):
@@ -137,9 +145,7 @@ def _free_rows(graph: GraphModule, n_tables: int) -> None:
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
     graph.graph.eliminate_dead_code()
-    overwrite(graph.graph)
     graph.graph.set_codegen(CodeGen())
-    graph.recompile()
 
 
 def _is_view(node: Node) -> bool:

@@ -85,8 +85,7 @@ class Sum:
                 rows = self.layout[self.problem.tables[name].name]
                 places = _places(rows, where)
                 if not plain:
-                    owner = np.repeat(weights, rows.counts[where])
-                    delta = delta * _column(owner, delta)
+                    delta = delta * _column(weights, delta, rows.counts[where])
                 add_rows(total, rows.inverse[places], delta)
             else:
                 delta = delta if stacked else delta.unsqueeze(0)
@@ -118,6 +117,9 @@ def _places(rows: SpaceRows, where: slice) -> slice:
     return slice(begin, begin + int(rows.counts[where].sum()))
 
 
-def _column(weights: np.ndarray, like: Tensor) -> Tensor:
-    column = torch.from_numpy(weights).to(device=like.device, dtype=like.dtype)
-    return column.reshape(-1, *[1] * (like.ndim - 1))
+def _column(weights: np.ndarray, like: Tensor, counts: np.ndarray | None = None) -> Tensor:
+    """The clients' weights (each repeated for its rows), shaped to multiply ``like``."""
+    if like.dtype == torch.float32:
+        weights = weights.astype(np.float32)
+    column = torch.from_numpy(weights if counts is None else np.repeat(weights, counts))
+    return column.to(device=like.device, dtype=like.dtype).reshape(-1, *[1] * (like.ndim - 1))

@@ -56,7 +56,7 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
     real = place < sizes[:, None, None]
     if local.local_epochs is not None:
         real &= (step < steps[:, None])[:, :, None]
-    words = rng.key(seed, rng.BATCH, round, cohort.clients, cohort.repeats)
+    words = cohort.words(seed, rng.BATCH, round)
     if local.batches == "replacement":
         tick = (step[:, None] * size + np.arange(size)).astype(np.uint64)
         with np.errstate(over="ignore"):
@@ -74,20 +74,13 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
 
 def _shuffle(place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
     """Replace positions by a random permutation of each pass: place [K, steps, B], turn [K, steps]."""
+    short = np.flatnonzero(sizes < _LONG)
+    if len(short) == len(sizes):
+        return _shuffle_short(place, turn, sizes, words)
     out = np.empty_like(place)
-    short = sizes < _LONG
-    if short.any():
-        passes = turn[:, -1] + 1
-        passes[~short] = 0
-        pair_client = np.repeat(np.arange(len(sizes)), passes)
-        first_pair = np.cumsum(passes) - passes
-        pair_turn = np.arange(len(pair_client)) - first_pair[pair_client]
-        pair_sizes = sizes[pair_client]
-        starts = np.cumsum(pair_sizes) - pair_sizes
-        order = _permutations(pair_sizes, rng.key(words[pair_client].view(np.int64), pair_turn))
-        begin = starts[(first_pair[:, None] + turn)[short]]
-        out[short] = order[begin[:, :, None] + place[short]]
-    for k in np.flatnonzero(~short):
+    if len(short):
+        out[short] = _shuffle_short(place[short], turn[short], sizes[short], words[short])
+    for k in np.setdiff1d(np.arange(len(sizes)), short):
         for t in range(int(turn[k, -1]) + 1):
             need = min(int(sizes[k]), most)
             now = turn[k] == t
@@ -96,22 +89,34 @@ def _shuffle(place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.n
     return out
 
 
+def _shuffle_short(place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """The same for clients whose permutations are sorted together."""
+    passes = turn[:, -1] + 1
+    first_pair = np.cumsum(passes) - passes
+    pair_client = np.repeat(np.arange(len(sizes)), passes)
+    pair_turn = np.arange(len(pair_client)) - first_pair[pair_client]
+    pair_sizes = sizes[pair_client]
+    order = _permutations(pair_sizes, rng.key(words[pair_client].view(np.int64), pair_turn))
+    starts = np.cumsum(pair_sizes) - pair_sizes
+    begin = starts[first_pair[:, None] + turn]
+    return order.take(begin[:, :, None] + place)
+
+
 def _permutations(lengths: np.ndarray, words: np.ndarray) -> np.ndarray:
     """A random permutation of range(n) for every n of ``lengths``, laid one behind the other."""
     parts = []
     for low in range(0, len(lengths), _BLOCK):
         n = lengths[low : low + _BLOCK]
-        pair = np.repeat(np.arange(len(n), dtype=np.uint64), n)
-        starts = np.cumsum(n) - n
-        position = np.arange(int(n.sum())) - np.repeat(starts, n)
-        position = position.astype(np.uint64)
+        pair = np.repeat(np.arange(len(n)), n)
+        position = np.arange(len(pair)) - (np.cumsum(n) - n).take(pair)
+        position = position.view(np.uint64)
         with np.errstate(over="ignore"):
-            noise = rng.mix(np.repeat(words[low : low + _BLOCK], n) + position)
-        packed = pair << np.uint64(64 - (64 - _POSITION_BITS - _RANDOM_BITS))
+            noise = rng.mix(words[low : low + _BLOCK].take(pair) + position)
+        packed = pair.view(np.uint64) << np.uint64(_POSITION_BITS + _RANDOM_BITS)
         packed |= (noise >> np.uint64(64 - _RANDOM_BITS)) << np.uint64(_POSITION_BITS)
         packed |= position
         packed.sort()
-        parts.append((packed & np.uint64(_LONG - 1)).astype(np.int64))
+        parts.append((packed & np.uint64(_LONG - 1)).view(np.int64))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

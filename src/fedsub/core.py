@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsub import rng
 from fedsub.errors import MethodError
 
 if TYPE_CHECKING:
@@ -62,6 +63,14 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    def words(self, *parts: int) -> np.ndarray:
+        """One random word per client: a function of ``parts`` and the client, not of who else takes part."""
+        words = rng.key(*parts, self.clients)
+        again = self.repeats > 0
+        if again.any():
+            words[again] = rng.key(words[again].view(np.int64), self.repeats[again])
+        return words
 
     def take(self, which: np.ndarray) -> Cohort:
         return Cohort(self.clients[which], self.repeats[which])

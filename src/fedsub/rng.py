@@ -63,18 +63,17 @@ def below(words: Array, bound: Array | int) -> Array:
     return (uniform(words) * bound).astype(np.int64)
 
 
-def generator(*parts: int) -> np.random.Generator:
-    """A numpy generator keyed by integers, for draws that numpy does well (permutations, choices)."""
-    word = int(key(*parts))
-    return np.random.Generator(np.random.Philox(key=word))
-
-
 def first_of_permutation(n: int, count: int, word: Any) -> Array:
     """The first ``count`` entries of a random permutation of range(n), keyed by ``word``.
 
     When ``count`` is small beside ``n`` the distinct prefix of a stream of draws is the same thing
     and costs O(count); otherwise all n keys are sorted.
     """
+    with np.errstate(over="ignore"):
+        return _first(n, count, word)
+
+
+def _first(n: int, count: int, word: Any) -> Array:
     if count * 4 <= n:
         draws = below(mix(word + np.arange(2 * count, dtype=np.uint64)), n)
         first = np.sort(np.unique(draws, return_index=True)[1])

@@ -56,7 +56,7 @@ class Trainer:
         down, up = problem.sizes_in_bytes(cohort.clients)
         invited = cohort.clients
         if self.dropout:
-            chance = rng.uniform(rng.key(self.seed, rng.LOSS, number, cohort.clients, cohort.repeats))
+            chance = rng.uniform(cohort.words(self.seed, rng.LOSS, number))
             stays = chance >= self.dropout
             up = np.where(stays, up, 0)
             cohort = cohort.take(np.flatnonzero(stays))

@@ -27,16 +27,17 @@ class Uniform:
 
     def select(self, round: int, population: int, seed: int) -> Cohort:
         k = self.clients_per_round
-        draw = rng.generator(seed, rng.COHORT, round)
+        word = rng.key(seed, rng.COHORT, round)
         if self.replacement:
-            return Cohort.of(draw.integers(0, population, k), may_repeat=True)
+            with np.errstate(over="ignore"):
+                drawn = rng.below(rng.mix(word + np.arange(k, dtype=np.uint64)), population)
+            return Cohort.of(drawn, may_repeat=True)
         if k > population:
             raise MethodError(
                 f"clients_per_round={k} but there are only {population} clients; "
                 "lower it, take everyone, or sample with replacement."
             )
-        # shuffle=False lets numpy use Floyd's algorithm: O(k), whatever the population.
-        return Cohort.of(np.sort(draw.choice(population, k, replace=False, shuffle=False)))
+        return Cohort.of(np.sort(rng.first_of_permutation(population, k, word)))
 
 
 @dataclass(frozen=True)

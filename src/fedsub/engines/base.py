@@ -41,14 +41,7 @@ class Job:
     def keys(self) -> np.ndarray:
         """One random word per client and step, int64 [K, steps], for dropout."""
         steps = np.arange(self.batches.samples.shape[1])
-        words = rng.key(
-            self.seed,
-            rng.DROPOUT_LAYER,
-            self.round,
-            self.cohort.clients[:, None],
-            self.cohort.repeats[:, None],
-            steps,
-        )
+        words = rng.key(self.cohort.words(self.seed, rng.DROPOUT_LAYER, self.round).view(np.int64)[:, None], steps)
         return (words >> np.uint64(33)).astype(np.int64)
 
 

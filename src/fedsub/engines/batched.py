@@ -65,7 +65,8 @@ class Batched:
         keys = job.keys() if self.plan.dropout else None
         size = len(job.cohort)
         chunk = self.chunk or self._choose_chunk(job)
-        edges = np.linspace(0, size, -(-size // chunk) + 1).astype(int).tolist()
+        pieces = -(-size // chunk)
+        edges = [size * n // pieces for n in range(pieces + 1)]
         slices = [slice(a, b) for a, b in pairwise(edges) if b > a]
         # Trace before the workers start: tracing swaps the parameters of the one module.
         for where in {where.stop - where.start: where for where in slices}.values():
@@ -171,7 +172,8 @@ class Batched:
         longest = int(job.batches.steps[which].max())  # of this chunk, not of the cohort
         samples = job.batches.samples[which, :longest].transpose(1, 0, 2)
         arrays = problem.clients.gather(np.ascontiguousarray(samples), self.plan.columns, local=True)
-        weights = torch.from_numpy(np.ascontiguousarray(job.batches.weights[which, :longest].transpose(1, 0, 2))).to(device)
+        shares = np.ascontiguousarray(job.batches.weights[which, :longest].transpose(1, 0, 2))
+        weights = torch.from_numpy(shares).to(device)
         columns = columns_to(arrays, device)
         if self.plan.sample_mask:
             columns["sample_mask"] = (weights > 0).to(weights.dtype)

@@ -61,6 +61,8 @@ def test_the_laws_of_drawing(sizes, local: fs.SGD, seed: int, number: int) -> No
         steps = batches_of(clients, got, k, k)
         full, rest = divmod(n, size)
         lengths = [size] * full + [rest] * (rest > 0)
+        if local.batches == "replacement" and local.batch_size is not None:
+            lengths = [size]
         assert [len(b) for b in steps] == [lengths[t % len(lengths)] for t in range(local.local_steps)]
         for t, batch in enumerate(steps):
             equal_weight = got.weights[k, t][got.weights[k, t] > 0]

@@ -2,7 +2,7 @@
 
 Batches are visited in passes over the client's data. The last batch of a pass is what is left (never
 topped up), and passes follow each other until the steps are done, so every client does its steps,
-however little data it has (algorithms.md, rule 0.3.5 of the specification).
+however little data it has. Drawn with replacement, every batch is full.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
     step = np.arange(int(steps.max()))
     place = (step % per_pass[:, None])[:, :, None] * size + np.arange(size)  # position within the pass
     real = place < sizes[:, None, None]
+    if local.batches == "replacement" and local.batch_size is not None:
+        real[:] = True  # without passes there is no rest
     if local.local_epochs is not None:
         real &= (step < steps[:, None])[:, :, None]
     words = cohort.words(seed, rng.BATCH, round)

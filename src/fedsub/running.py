@@ -343,6 +343,7 @@ def deferred_interrupt():
         if interrupted():
             raise KeyboardInterrupt
         pressed = True
+        os.write(2, b"\nStopping after this round; press Ctrl-C again to stop at once.\n")
 
     handler.interrupted = interrupted  # type: ignore[attr-defined]
     try:

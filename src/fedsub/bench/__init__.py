@@ -49,7 +49,7 @@ def main(
     names: list[str] | None = None,
     *,
     rounds: int | None = None,
-    growth: bool = False,
+    growth: bool = True,
     compiled: bool = True,
     json: bool = False,
 ) -> dict[str, Any]:

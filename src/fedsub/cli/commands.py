@@ -155,15 +155,15 @@ def bench(
     growth: Annotated[
         bool,
         typer.Option(
-            "--growth", help="Also: the cost of a round as population and table grow; minutes, and up to 12 GiB."
+            "--growth/--no-growth", help="The cost of a round as population and table grow: minutes, and up to 12 GiB."
         ),
-    ] = False,
+    ] = True,
     compiled: Annotated[
-        bool, typer.Option("--compiled", help="Also: with torch.compile, whose warm-up is long.")
-    ] = False,
+        bool, typer.Option("--compiled/--no-compiled", help="Also with torch.compile, whose warm-up is long.")
+    ] = True,
     json: Json = False,
 ) -> None:
-    """Measure rounds per second of the engines on this machine."""
+    """Measure a round of every engine beside centralised SGD and a plain loop, in one interleaved run."""
     from fedsub.bench import main
 
     main(names or None, growth=growth, compiled=compiled, json=json, **({"rounds": rounds} if rounds else {}))

@@ -39,7 +39,7 @@ class View:
         if self.console.is_terminal:
             from fedsub.report.table import rich_table
 
-            self.console.print(rich_table(comparison))
+            self.console.print(rich_table(comparison, self.console.width))
         else:  # a file or a pipe has no width to fold to
             self.console.print(Text("\n" + comparison.table()), soft_wrap=True)
 

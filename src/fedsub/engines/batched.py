@@ -112,22 +112,21 @@ class Batched:
         leaves, columns = list(params.values()), list(packed.columns.values())
         state = method.local.init(params)
         work = Work(job.round, 0, method.local.lr, packed.sent, packed.group)
-        losses = torch.zeros(packed.weights.shape[1:], dtype=leaves[0].dtype, device=words.device)
-        for work.step in range(len(packed.weights)):
+        losses = []
+        batches = zip(*[c.unbind(0) for c in (*columns, packed.weights, words)], strict=True)
+        for work.step, batch in enumerate(batches):
             if steps is not None:
                 active = torch.from_numpy(np.asarray(work.step < steps, np.float32)).to(words.device)
                 work.active = active.expand(packed.group.count)
-            weights = packed.weights[work.step]
-            values, *found = gradient(
-                *leaves, *packed.offsets, *[c[work.step] for c in columns], weights, words[work.step]
-            )
+            values, *found = gradient(*leaves, *packed.offsets, *batch)
             grads = dict(zip(params, found, strict=True))
             for part in method.parts:
                 grads = part.grad(grads, params, work)
             method.local.step(params, grads, state, work)
-            losses += values * weights
+            losses.append(values)
         # A running sum adds in order; sum(1) would add in another order for another chunk size.
-        return params, losses.double().cumsum(1)[:, -1]
+        weighted = (torch.stack(losses) * packed.weights).double()
+        return params, weighted.cumsum(2)[:, :, -1].cumsum(0)[-1]
 
     def _compiled_steps(self, job: Job, where: slice, packed: Packed, words: Tensor):
         names, total = self.problem.names, len(packed.weights)

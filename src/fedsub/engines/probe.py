@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedsub.engines.rewrite import RANDOM
-from fedsub.errors import ObjectiveError
+from fedsub.errors import FedsubError, ObjectiveError
 from fedsub.losses import Batch
 from fedsub.problem import Problem
 
@@ -113,8 +113,21 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
     usage = Usage()
     params = dict(module.named_parameters())
     buffers = {n: b.clone() for n, b in module.named_buffers()}
-    with _Watch(problem, params, batch, usage):
-        losses = problem.objective.loss(problem.objective.output(module, batch), batch)
+    try:
+        with _Watch(problem, params, batch, usage):
+            losses = problem.objective.loss(problem.objective.output(module, batch), batch)
+    except FedsubError:
+        raise
+    except KeyError as err:
+        raise ObjectiveError(
+            f"The module or loss asks for column {err}, which the data lacks; {_having(problem)}"
+        ) from err
+    except Exception as err:
+        raise ObjectiveError(
+            f"The module or loss failed on a client's first batch, with {type(err).__name__}: {err}. It is called "
+            "with a client's submodel, whose ids run from 0 to its number of rows; look ids up as they come, without "
+            f"adding to them. {_having(problem)}"
+        ) from err
     if not isinstance(losses, Tensor):
         raise ObjectiveError(f"The loss returned {type(losses).__name__}; return a tensor with one value per sample.")
     size = len(dict.__getitem__(batch, "sample_mask"))  # not through batch: that would count as read by the module
@@ -138,6 +151,10 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
                 "or use it in forward."
             )
     return usage
+
+
+def _having(problem: Problem) -> str:
+    return f"The batch has {', '.join(problem.clients.columns)} and sample_mask."
 
 
 def _storage(tensor: Tensor) -> int:

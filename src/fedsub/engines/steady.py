@@ -8,12 +8,9 @@ until all of it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 aten = torch.ops.aten
 
@@ -32,23 +29,28 @@ _INEXACT = {
 def steady(graph: Graph, clients: int) -> int:
     """Pad the operations that need it; returns how many."""
     changed = 0
-    for node in graph.nodes:
-        if node.op != "call_function" or node.target not in _INEXACT:
-            continue
+    padded: dict[Node, Node] = {}  # a tensor that several operations read is padded once
+    for node in list(graph.nodes):
         value = node.meta.get("val")
-        if isinstance(value, Tensor) and value.numel() % (clients * WIDTH):
-            node.target = _padded(node.target)
-            changed += 1
+        if node.op != "call_function" or node.target not in _INEXACT or not isinstance(value, Tensor):
+            continue
+        count = value.numel()
+        if count % (clients * WIDTH) == 0:
+            continue
+        with graph.inserting_before(node):
+            for source in node.all_input_nodes:
+                if source not in padded:
+                    flat = graph.call_function(aten.reshape.default, (source, [count]))
+                    padded[source] = graph.call_function(aten.constant_pad_nd.default, (flat, [0, -count % WIDTH]))
+        users = list(node.users)
+        node.args = tuple(padded[a] if isinstance(a, Node) else a for a in node.args)
+        node.meta = {}
+        with graph.inserting_after(node):
+            cut = graph.call_function(aten.slice.Tensor, (node, 0, 0, count))
+        with graph.inserting_after(cut):
+            back = graph.call_function(aten.view.default, (cut, list(value.shape)))
+        back.meta["val"] = value
+        for user in users:
+            user.replace_input_with(node, back)
+        changed += 1
     return changed
-
-
-def _padded(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def padded(*args, **kwargs) -> Tensor:
-        like = next(a for a in args if isinstance(a, Tensor))
-        count = like.numel()
-        flat = [F.pad(a.reshape(-1), (0, -count % WIDTH)) if isinstance(a, Tensor) else a for a in args]
-        return operation(*flat, **kwargs)[:count].view(like.shape)
-
-    padded.__name__ = f"padded_{operation.__name__.replace('.', '_')}"
-    padded.__module__ = __name__
-    return padded

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -133,13 +135,28 @@ def _pad(cell: str, width: int, right: bool) -> str:
     return space + cell if right else cell + space
 
 
-def rich_table(comparison: Comparison) -> Table:
-    """For a terminal, the best values in bold."""
-    table = Table(box=SIMPLE_HEAD, header_style="", pad_edge=False)
-    body = columns(comparison)
+def rich_table(comparison: Comparison, width: int | None = None) -> Table:
+    """For a terminal, the best values in bold. Columns that do not fit into ``width`` are left out, and named."""
+    body, left_out = columns(comparison), []
+    table = _rich(comparison, body)
+    while width is not None and len(body) > 1 and _least_width(table) > width:
+        left_out.insert(0, body.pop().heading)
+        table = _rich(comparison, body)
+    if left_out:
+        table.caption = f"Narrow terminal: without {', '.join(left_out)} (see table.csv)."
+    return table
+
+
+def _least_width(table: Table) -> int:
+    wide = Console(width=1000)
+    return Measurement.get(wide, wide.options, table).minimum
+
+
+def _rich(comparison: Comparison, body: list[Column]) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="", pad_edge=False, caption_justify="left")
     table.add_column(Text("method"), overflow="fold")
     for col in body:
-        widest = max(map(len, col.heading.split()))
+        widest = max(map(len, [*col.heading.split(), *col.cells]))
         table.add_column(Text(col.heading), justify="right", overflow="fold", min_width=widest)
     for i, name in enumerate(labels(comparison)):
         cells = [Text(col.cells[i], style="bold" if i in col.best else "") for col in body]

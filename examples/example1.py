@@ -52,7 +52,9 @@ for name, make, form, colour in (
     axes.semilogy(form[:, 1], color=colour, ls=":", lw=width, label=f"{name}: w2 (held by all {N})")
     axes.plot(*zip(*trained, strict=True), "o", color=colour, mfc="none")
     print(f"{name:10} w1 = {form[-1, 0]:.4f}, w2 = {form[-1, 1]:.4f} after {ROUNDS} rounds; training agrees to 1e-12")
-axes.set(xlabel="round", ylabel="value of the parameter", title=f"Example 1, N = {N}: lines closed form, circles trained")
+axes.set(
+    xlabel="round", ylabel="value of the parameter", title=f"Example 1, N = {N}: lines closed form, circles trained"
+)
 axes.legend()
 axes.grid(alpha=0.3)
 picture = sys.argv[1] if len(sys.argv) > 1 else "example1.png"

@@ -1,0 +1,44 @@
+"""The examples run, and say what their texts promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name: str, *args: str) -> str:
+    done = subprocess.run([sys.executable, EXAMPLES / name, *args], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_example1(tmp_path) -> None:
+    text = run("example1.py", str(tmp_path / "picture.png"))
+    assert text.count("training agrees to 1e-12") == 2
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_own_data() -> None:
+    assert "FedSubAvg" in run("own_data.py")
+
+
+def test_new_part() -> None:
+    assert "leashed" in run("new_part.py")
+
+
+@pytest.mark.skipif("FEDSUB_DATA" not in os.environ, reason="FEDSUB_DATA names no folder with data sets")
+def test_movielens_reaches_the_published_loss() -> None:
+    lines = len((EXAMPLES / "movielens.py").read_text().splitlines())
+    assert lines <= 30
+    text = run("movielens.py", os.path.join(os.environ["FEDSUB_DATA"], "movielens-1m"))
+    assert "dispersion: 4,331" in text
+    first = {m[1]: eval(m[2]) for m in re.finditer(r"(\w+) reaches 0.650 first in round (\[.*\])", text)}
+    assert first["FedAvg"] == [None, None, None]
+    assert all(85 <= r <= 130 for r in first["FedSubAvg"]), first

@@ -52,7 +52,7 @@ class Evaluator:
     ):
         self.problem, self.splits, self.plan, self.columns = problem, splits, plan, columns
         self.population = population or problem.clients
-        self._module = template(problem)
+        self._module: nn.Module | None = None
         self._decile: dict[str, np.ndarray] | None = None
         for name, clients in splits.items():
             for space in problem.spaces.values():
@@ -93,6 +93,8 @@ class Evaluator:
         return out
 
     def _full(self, params: Tree) -> nn.Module:
+        if self._module is None:
+            self._module = template(self.problem, next(iter(params.values())).device)
         own = dict(self._module.named_parameters())
         for name, value in params.items():
             own[name].data = value  # shared, not copied: a table may fill half the memory

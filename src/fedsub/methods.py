@@ -32,7 +32,7 @@ class Entry:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        return {k: p.default for k, p in inspect.signature(self.make).parameters.items() if k != "replacement"}
+        return {k: p.default for k, p in inspect.signature(self.make).parameters.items()}
 
 
 def _local(lr, local_steps, local_epochs, batch_size, batches) -> SGD:

@@ -105,7 +105,7 @@ class Result:
     def module(self) -> nn.Module:
         """The trained module: an ordinary nn.Module with the full tables."""
         assert self.problem is not None
-        module = template(self.problem)
+        module = template(self.problem, next(iter(self.params.values())).device)
         own = dict(module.named_parameters())
         for name, value in self.params.items():
             own[name].data = value

@@ -66,11 +66,11 @@ class Plan:
     random: bool = False  # other random functions; only the serial engine can seed them
 
 
-def template(problem: Problem) -> nn.Module:
-    """A copy of the user's module without its tables, to be filled with a submodel."""
+def template(problem: Problem, device: torch.device) -> nn.Module:
+    """A copy of the user's module without its tables, to be filled with a submodel, on ``device``."""
     own = dict(problem.objective.module.named_parameters())
     empty = {id(own[n]): nn.Parameter(own[n].detach()[:0].clone()) for n in problem.tables}
-    return copy.deepcopy(problem.objective.module, empty).train()
+    return copy.deepcopy(problem.objective.module, empty).to(device).train()
 
 
 def columns_to(arrays: dict[str, np.ndarray], device: torch.device) -> Batch:

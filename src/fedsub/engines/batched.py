@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsub.core import Group, Tree, Work, take_rows
 from fedsub.engines.base import Delivery, Job, Plan, Workers, all_finite, columns_to, template
@@ -56,7 +56,7 @@ class Batched:
     ):
         self.problem, self.plan, self.chunk, self.compile = problem, plan, chunk, compile
         self.workers = Workers(workers)
-        self._module = template(problem)
+        self._module: nn.Module | None = None
         self._traced: dict[Any, Traced] = {}
         self._compiled: dict[Any, CompiledSteps] = {}
         self._best_chunk: dict[int, int] = {}  # by batch size: not what came first, or a resumed run would differ
@@ -188,6 +188,8 @@ class Batched:
             weights = packed.weights[0]
             tables = [packed.sent[n] for n in self.problem.tables]
             dense = [packed.sent[n] for n in self.problem.dense]
+            if self._module is None:
+                self._module = template(self.problem, weights.device)
             traced = trace(self.problem, self._module, tables, dense, columns, weights, dropout=self.plan.dropout)
             self._traced[count, size] = traced
         return self._traced[count, size]

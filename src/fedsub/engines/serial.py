@@ -30,8 +30,9 @@ class Serial:
 
     def _client(self, job: Job, k: int, keys: np.ndarray | None) -> Delivery:
         problem, method, batches = self.problem, job.method, job.batches
+        device = next(iter(job.params.values())).device
         if not hasattr(self.workers.local, "module"):
-            self.workers.local.module = template(problem)
+            self.workers.local.module = template(problem, device)
         module = self.workers.local.module
         sent = submodel(problem, job, k)
         own = dict(module.named_parameters())
@@ -41,7 +42,6 @@ class Serial:
         params: Tree = {name: p.data for name, p in leaves.items()}
         state = method.local.init(params)
         work = Work(job.round, 0, method.local.lr, sent, Group(1, stacked=False))
-        device = next(iter(job.params.values())).device
         data = columns_to(problem.clients.gather(batches.samples[k], self.plan.columns, local=True), device)
         all_weights = torch.from_numpy(batches.weights[k]).to(device)
         sizes = (batches.weights[k] > 0).sum(1).tolist()  # padding stands behind the real samples

@@ -99,13 +99,13 @@ def choose(
 
 def inspect(problem: Problem, job: Job) -> tuple[Plan, Usage]:
     """Run the module once on one client's submodel, watching what it reads."""
-    module = template(problem)
+    device = next(iter(job.params.values())).device
+    module = template(problem, device)
     own = dict(module.named_parameters())
     for name, value in submodel(problem, job, 0).items():
         own[name].data = value.clone()
     real = job.batches.weights[0, 0] > 0
     arrays = problem.clients.gather(job.batches.samples[0, 0][real], local=True)
-    device = next(iter(job.params.values())).device
     batch = Columns(columns_to(arrays, device))
     batch["sample_mask"] = torch.ones(int(real.sum()), device=device)
     with torch.random.fork_rng():

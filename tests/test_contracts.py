@@ -27,7 +27,7 @@ WAYS = {
 def arguments(name: str, way: str) -> dict:
     """The settings of ``way`` that the method takes."""
     entry = fs.methods.CATALOGUE[name]
-    known = inspect.signature(entry.make).parameters
+    known = entry.defaults
     asked = {"lr": 0.3, "clients_per_round": 4, **WAYS[way]}
     if name == "centralsgd":  # its batch is a product of two numbers, so both must be given
         asked |= {"batch_size": asked["batch_size"] or 5, "clients_per_round": asked["clients_per_round"] or 4}

@@ -8,16 +8,35 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, Unpack, get_type_hints
 
 from fedsub.average import OverClients, OverHolders, OverSampledHolders
-from fedsub.core import Method, Sampler
+from fedsub.core import Average, Method, Part
 from fedsub.errors import ConfigError, nearest
 from fedsub.local import SGD
 from fedsub.parts import Prox
 from fedsub.samplers import Everyone, Uniform
 from fedsub.server import Add
+
+
+class Common(TypedDict, total=False):
+    """Settings that the federated methods share; see `DEFAULTS`."""
+
+    lr: float
+    local_steps: int
+    local_epochs: int | None  # instead of local_steps
+    batch_size: int | None  # None: all local data
+    clients_per_round: int | None  # None: everyone
+    server_lr: float
+    batches: str
+    replacement: bool
+
+
+DEFAULTS = Common(
+    lr=0.1, local_steps=10, local_epochs=None, batch_size=5, clients_per_round=50, server_lr=1.0, batches="shuffled",
+    replacement=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,96 +51,65 @@ class Entry:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        return {k: p.default for k, p in inspect.signature(self.make).parameters.items()}
+        """Every setting of the method and its default."""
+        own = inspect.signature(self.make).parameters.values()
+        common = DEFAULTS if any(p.kind is p.VAR_KEYWORD for p in own) else {}
+        return {**{p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD}, **common}
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """The type of every setting."""
+        hints = {**get_type_hints(Common), **get_type_hints(self.make)}
+        return {name: hints[name] for name in self.defaults}
 
 
-def _local(lr, local_steps, local_epochs, batch_size, batches) -> SGD:
-    steps = None if local_epochs is not None else local_steps
-    return SGD(lr, steps, local_epochs, batch_size, batches)
+def _method(name: str, average: Average, common: Common, parts: tuple[Part, ...] = ()) -> Method:
+    """A method with local SGD and a plain server, from the shared settings."""
+    for setting in common:
+        if setting not in DEFAULTS:
+            raise ConfigError(f"{name} has no setting {setting!r}; {nearest(setting, CATALOGUE[name].defaults)}")
+    s: dict[str, Any] = {**DEFAULTS, **common}
+    steps = None if s["local_epochs"] is not None else s["local_steps"]
+    everyone = s["clients_per_round"] is None
+    return Method(
+        local=SGD(s["lr"], steps, s["local_epochs"], s["batch_size"], s["batches"]),
+        parts=parts,
+        average=average,
+        server=Add(s["server_lr"]),
+        sampler=Everyone() if everyone else Uniform(s["clients_per_round"], s["replacement"]),
+        name=name,
+    )
 
 
-def _sampler(clients_per_round: int | None, replacement: bool) -> Sampler:
-    return Everyone() if clients_per_round is None else Uniform(clients_per_round, replacement)
-
-
-def fedavg(
-    lr: float = 0.1,
-    local_steps: int = 10,
-    local_epochs: int | None = None,
-    batch_size: int | None = 5,
-    clients_per_round: int | None = 50,
-    weighting: str = "samples",
-    server_lr: float = 1.0,
-    batches: str = "shuffled",
-    replacement: bool = False,
-) -> Method:
+def fedavg(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """FedAvg: the mean of the cohort's updates, by samples (default) or by client.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
     """
-    return Method(
-        local=_local(lr, local_steps, local_epochs, batch_size, batches),
-        average=OverClients(weighting),
-        server=Add(server_lr),
-        sampler=_sampler(clients_per_round, replacement),
-        name="fedavg",
-    )
+    return _method("fedavg", OverClients(weighting), common)
 
 
 def fedsubavg(
-    lr: float = 0.1,
-    local_steps: int = 10,
-    local_epochs: int | None = None,
-    batch_size: int | None = 5,
-    clients_per_round: int | None = 50,
-    weighting: str = "samples",
-    temper: float = 1.0,
-    max_coef: float | None = None,
-    server_lr: float = 1.0,
-    batches: str = "shuffled",
-    replacement: bool = False,
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
 ) -> Method:
     """FedSubAvg: each parameter's mean is taken over all clients that hold it.
 
     ``weighting``: "samples" (as in the published experiments), "clients" (Algorithm 1) or "unbiased".
     Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.
     """
-    return Method(
-        local=_local(lr, local_steps, local_epochs, batch_size, batches),
-        average=OverHolders(weighting, temper=temper, max_coef=max_coef),
-        server=Add(server_lr),
-        sampler=_sampler(clients_per_round, replacement),
-        name="fedsubavg",
-    )
+    return _method("fedsubavg", OverHolders(weighting, temper=temper, max_coef=max_coef), common)
 
 
-def fedprox(
-    lr: float = 0.1,
-    mu: float = 0.01,
-    local_steps: int = 10,
-    local_epochs: int | None = None,
-    batch_size: int | None = 5,
-    clients_per_round: int | None = 50,
-    weighting: str = "samples",
-    server_lr: float = 1.0,
-    batches: str = "shuffled",
-    replacement: bool = False,
-) -> Method:
+def fedprox(*, mu: float = 0.01, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """FedProx: FedAvg with a proximal term that keeps clients near what they were sent.
 
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     """
-    return Method(
-        local=_local(lr, local_steps, local_epochs, batch_size, batches),
-        parts=(Prox(mu),),
-        average=OverClients(weighting),
-        server=Add(server_lr),
-        sampler=_sampler(clients_per_round, replacement),
-        name="fedprox",
-    )
+    return _method("fedprox", OverClients(weighting), common, (Prox(mu),))
 
 
 def fedsgd(
+    *,
     lr: float = 0.1,
     batch_size: int | None = None,
     clients_per_round: int | None = 50,
@@ -133,16 +121,15 @@ def fedsgd(
 
     McMahan et al., 2017.
     """
-    return Method(
-        local=SGD(lr, 1, None, batch_size, batches),
-        average=OverClients(weighting),
-        server=Add(),
-        sampler=_sampler(clients_per_round, replacement),
-        name="fedsgd",
-    )
+    common = Common(
+        lr=lr, local_steps=1, batch_size=batch_size, clients_per_round=clients_per_round, batches=batches,
+        replacement=replacement,
+    )  # fmt: skip
+    return _method("fedsgd", OverClients(weighting), common)
 
 
 def local_sgd(
+    *,
     lr: float = 0.1,
     local_steps: int = 10,
     batch_size: int | None = 5,
@@ -153,16 +140,12 @@ def local_sgd(
 
     Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019.
     """
-    return Method(
-        local=SGD(lr, local_steps, None, batch_size, batches),
-        average=OverClients(weighting),
-        server=Add(),
-        sampler=Everyone(),
-        name="local_sgd",
-    )
+    common = Common(lr=lr, local_steps=local_steps, batch_size=batch_size, clients_per_round=None, batches=batches)
+    return _method("local_sgd", OverClients(weighting), common)
 
 
 def centralsgd(
+    *,
     lr: float = 0.1,
     local_steps: int = 10,
     batch_size: int = 5,
@@ -173,38 +156,17 @@ def centralsgd(
 
     One batch holds batch_size · clients_per_round samples. A baseline, not a federated method.
     """
-    return Method(
-        local=SGD(lr, local_steps, None, batch_size * clients_per_round, batches),
-        average=OverClients(),
-        server=Add(),
-        sampler=Everyone(),
-        pooled=True,
-        name="centralsgd",
-    )
+    size = batch_size * clients_per_round
+    common = Common(lr=lr, local_steps=local_steps, batch_size=size, clients_per_round=None, batches=batches)
+    return replace(_method("centralsgd", OverClients(), common), pooled=True)
 
 
-def sampled_heat(
-    lr: float = 0.1,
-    local_steps: int = 10,
-    local_epochs: int | None = None,
-    batch_size: int | None = 5,
-    clients_per_round: int | None = 50,
-    weighting: str = "samples",
-    server_lr: float = 1.0,
-    batches: str = "shuffled",
-    replacement: bool = False,
-) -> Method:
+def sampled_heat(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """Mean over the holders within the cohort; needs no global heat, but is not FedSubAvg.
 
     Niu et al., "Billion-Scale Federated Learning on Mobile Clients", MobiCom 2020.
     """
-    return Method(
-        local=_local(lr, local_steps, local_epochs, batch_size, batches),
-        average=OverSampledHolders(weighting),
-        server=Add(server_lr),
-        sampler=_sampler(clients_per_round, replacement),
-        name="sampled_heat",
-    )
+    return _method("sampled_heat", OverSampledHolders(weighting), common)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -232,8 +194,7 @@ def make(name: str, **arguments: Any) -> Method:
     if key not in CATALOGUE:
         raise ConfigError(f"There is no method {name!r}; {nearest(key, CATALOGUE)}")
     entry = CATALOGUE[key]
-    known = set(inspect.signature(entry.make).parameters)
     for argument in arguments:
-        if argument not in known:
-            raise ConfigError(f"{entry.title} has no setting {argument!r}; {nearest(argument, known)}")
+        if argument not in entry.defaults:
+            raise ConfigError(f"{entry.title} has no setting {argument!r}; {nearest(argument, entry.defaults)}")
     return entry.make(**arguments)

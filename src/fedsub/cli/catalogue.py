@@ -21,6 +21,7 @@ MEANING = {
     "weighting": "samples or clients; FedSubAvg also unbiased",
     "server_lr": "factor on the averaged update",
     "batches": "shuffled, ordered or replacement",
+    "replacement": "draw clients with replacement",
     "mu": "strength of the pull to what was sent",
     "temper": "power of the heat coefficient: 1 as in the paper, 0 is FedAvg",
     "max_coef": "largest heat coefficient",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from fedsub import tasks
 from fedsub.config import Config, show, words
@@ -140,10 +139,10 @@ class Experiment:
 
     def _arguments(self, key: str, entry: Any, own: dict[str, Any], population: int) -> dict[str, Any]:
         """Own settings over [train] over the method's defaults."""
-        hints = get_type_hints(entry.make)
+        hints = entry.types
         for name, value in own.items():
-            if name not in hints or name == "return":
-                known = [f"methods.{key}.{k}" for k in inspect.signature(entry.make).parameters]
+            if name not in hints:
+                known = [f"methods.{key}.{k}" for k in hints]
                 wrong = f"methods.{key}.{name}"
                 raise ConfigError(f"{entry.title} has no setting {wrong!r}; {nearest(wrong, known)}")
             if not (_fits(value, hints[name]) or (value == "all" and name in ("batch_size", "clients_per_round"))):

@@ -239,22 +239,22 @@ def test_ctrl_c_saves_and_can_be_resumed(tmp_path: Path) -> None:
 
 
 class Scaled(nn.Module):
-    """A logit that multiplies by a value: a huge value makes infinite gradients."""
+    """A logit that multiplies by the root of a value: a negative value makes NaN."""
 
     def __init__(self, rows: int):
         super().__init__()
         self.emb, self.w = nn.Embedding(rows, 2), nn.Parameter(torch.ones(2))
 
     def forward(self, batch):
-        return (self.emb(batch["ids"]).sum(1) * self.w).sum(1) * batch["value"]
+        return (self.emb(batch["ids"]).sum(1) * self.w).sum(1) * batch["value"].sqrt()
 
 
 def poisoned(bad=(2,)) -> tuple[fs.Objective, fs.Clients]:
-    """Six clients of four samples; those in ``bad`` have values of 1e38. Client c alone holds row c."""
+    """Six clients of four samples; those in ``bad`` have values whose root is NaN. Client c alone holds row c."""
     draw = np.random.default_rng(0)
     owner = np.repeat(np.arange(6), 4)
     ids = np.stack([owner, draw.integers(6, 12, 24)], 1)
-    value = np.where(np.isin(owner, bad), 1e38, 1.0)
+    value = np.where(np.isin(owner, bad), -1.0, 1.0)
     clients = fs.Clients.from_arrays(
         {"ids": ids, "value": value, "label": draw.integers(0, 2, 24)},
         client=np.array([f"user {c}" for c in owner]),

@@ -37,8 +37,8 @@ closed = fs.theory.example1(N, ROUNDS, LR, START)
 figure = Figure(figsize=(7, 4), layout="constrained")
 axes = figure.subplots()
 for name, make, form, colour in (
-    ("FedAvg", fs.methods.fedavg, closed.fedavg, "#D55E00"),
-    ("FedSubAvg", fs.methods.fedsubavg, closed.fedsubavg, "#0072B2"),
+    ("FedAvg", fs.methods.fedavg, closed.fedavg, "#0072B2"),
+    ("FedSubAvg", fs.methods.fedsubavg, closed.fedsubavg, "#D55E00"),
 ):
     trained = []
     for rounds in (1, 5, 10, 20, ROUNDS):

@@ -7,6 +7,8 @@ import sys
 
 import fedsub as fs
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 clients = fs.movielens(sys.argv[1]).drop("timestamp")
 print(f"feature heat dispersion: {fs.heat.summarise(clients).overall.dispersion:,.0f}")
 

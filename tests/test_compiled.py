@@ -37,6 +37,8 @@ def test_a_part_that_depends_on_the_round_is_not_compiled(world) -> None:
             return grads if work.round > 1 else {k: 0 * g for k, g in grads.items()}
 
     train, objective = world
-    method = fs.Method(fs.SGD(0.1), fs.OverClients(), fs.Add(), fs.Uniform(4), parts=(Late(),))
+    method = fs.Method(
+        local=fs.SGD(0.1), parts=(Late(),), average=fs.OverClients(), server=fs.Add(), sampler=fs.Uniform(4)
+    )
     with pytest.raises(fs.errors.ConfigError, match="compile=True cannot be used with Late"):
         fs.run(method, objective, train, rounds=1, compile=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedsub import errors, heat, losses, methods, models, theory
     from fedsub.average import OverClients, OverHolders, OverSampledHolders
-    from fedsub.callbacks import Callback, TensorBoard
+    from fedsub.callbacks import Callback, Progress, TensorBoard
     from fedsub.comparing import Comparison, compare
     from fedsub.core import Method, Part
     from fedsub.data import Clients, movielens, movielens_like
@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SGD", "Add", "Callback", "Clients", "Comparison", "Evaluate", "Everyone", "FedsubError", "Interrupted", "Method",
-    "Objective", "OverClients", "OverHolders", "OverSampledHolders", "Part", "Prox", "Result", "Target", "TensorBoard",
+    "Objective", "OverClients", "OverHolders", "OverSampledHolders", "Part", "Progress", "Prox", "Result", "Target", "TensorBoard",
     "Uniform", "compare", "errors", "heat", "losses", "methods", "models", "movielens", "movielens_like", "run",
     "theory",
 ]  # fmt: skip
@@ -40,7 +40,7 @@ __all__ = [
 # `fedsub --help` has no use for it.
 _HOMES = {
     "average": ("OverClients", "OverHolders", "OverSampledHolders"),
-    "callbacks": ("Callback", "TensorBoard"),
+    "callbacks": ("Callback", "Progress", "TensorBoard"),
     "comparing": ("Comparison", "compare"),
     "core": ("Method", "Part"),
     "data": ("Clients", "movielens", "movielens_like"),

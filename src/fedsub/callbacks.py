@@ -17,6 +17,21 @@ class Callback:
     def on_end(self, summary: dict[str, Any]) -> None: ...
 
 
+class Progress(Callback):
+    """Prints a line per evaluation, and what happens in between."""
+
+    def on_start(self, info: dict[str, Any]) -> None:
+        self._title, self._rounds = f"{info['method']}, seed {info['seed']}", info["rounds"]
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        shown = [f"{k} {v:.4f}" for k, v in record.items() if "." in k and isinstance(v, float) and "half" not in k]
+        if shown:
+            print(f"{self._title}: round {record['round']} of {self._rounds}, {', '.join(shown)}", flush=True)
+
+    def on_event(self, sentence: str) -> None:
+        print(sentence, flush=True)
+
+
 class TensorBoard(Callback):
     """Writes every number of a record as a scalar. Needs ``pip install "fedsub[tensorboard]"``."""
 

@@ -208,7 +208,7 @@ class Engine(Protocol):
     def map(self, job: Any, cohort: Cohort) -> Iterator[Any]: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """A composition of slots. Named methods (`fedsub.methods`) are functions that return one."""
 

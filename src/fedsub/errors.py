@@ -69,5 +69,5 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     """The tail of a message about an unknown name: the closest valid one, and all of them."""
     names = sorted(valid)
     close = get_close_matches(word, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Valid: {', '.join(names)}."
+    listed = ", ".join(names)
+    return f"did you mean {close[0]!r}? Valid: {listed}." if close else f"valid: {listed}."

@@ -64,11 +64,11 @@ class Result:
 
     method: str
     seed: int
-    history: list[dict[str, Any]]
-    final: dict[str, Any]
+    history: list[dict[str, Any]] = field(repr=False)
+    final: dict[str, Any] = field(repr=False)
     seconds: float
     engine: str
-    events: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list, repr=False)
     path: Path | None = None
     peak_bytes: int = 0
     params: Tree = field(default_factory=dict, repr=False)
@@ -92,6 +92,7 @@ class Result:
         return next((r["round"] for r in self.history if goal.reached(r)), None)
 
     def best(self, metric: str) -> float:
+        """The best value of a metric over the evaluated rounds; nan if there is none."""
         values = [v for v in self.series(metric)[1] if not math.isnan(v)]
         if not values:
             return float("nan")

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +73,7 @@ def run(
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
     """
     _check_arguments(rounds, dropout, on_bad_update, checkpoint_every)
+    _check_device(device)
     goal = Target.parse(target) if target is not None else None
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
     params = problem.params(torch.device(device), copy=copy)
@@ -108,6 +110,8 @@ def run(
                 seed=seed,
             )
             session.event(choice.reason)
+            if choice.fallback and engine == "batched":
+                warnings.warn(choice.reason, stacklevel=2)
             trainer = Trainer(
                 problem,
                 method,
@@ -132,6 +136,16 @@ def _check_arguments(rounds: int, dropout: float, on_bad_update: str, checkpoint
         raise ConfigError(f'on_bad_update must be "skip" or "raise", got {on_bad_update!r}.')
     if checkpoint_every < 1:
         raise ConfigError(f"checkpoint_every must be at least 1, got {checkpoint_every}.")
+
+
+def _check_device(device: str | torch.device) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as err:
+        reason = str(err).splitlines()[0]
+        raise ConfigError(
+            f'Cannot use device "{device}": {reason}. Give "cpu", or one that torch can see here.'
+        ) from err
 
 
 class _Session:
@@ -216,6 +230,7 @@ class _Session:
                 if interrupted() and not last and not done:
                     raise Interrupted(self._how_to_resume(number))
             final = evaluator.final(self.params)
+        self._warn_of_divergence()
         result = Result(
             method=self.method.name,
             seed=self.config["seed"],
@@ -233,6 +248,16 @@ class _Session:
             self.dir.finish(result.summary())
         self._tell("on_end", result.summary())
         return result
+
+    def _warn_of_divergence(self) -> None:
+        """A table of best values would hide that training only made things worse."""
+        for metric in ("train.ce", "train.loss"):
+            measured = [r[metric] for r in self.history if isinstance(r.get(metric), float)]
+            if len(measured) > 1 and not measured[-1] <= measured[0]:
+                self.event(
+                    f"diverged: {metric} ended at {measured[-1]:.4g}, above {measured[0]:.4g} before training; "
+                    "lower lr, or scale plain value columns"
+                )
 
     def _describe(self, number: int, report: RoundReport) -> dict[str, Any]:
         return {

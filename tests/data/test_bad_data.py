@@ -160,7 +160,7 @@ BAD_SHAPES = {
     ),
     "missing pandas column": (
         lambda: Clients.from_frame(pd.DataFrame(ONE), "user", ids=["i"]),
-        "no column 'user' in the data; .*Valid: i, u",
+        "no column 'user' in the data; .*[Vv]alid: i, u",
     ),
 }
 

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         "fedsub compare movielens-like --methods fedavg,fedsubavg --seeds 3",
         "fedsub compare ratings.csv --client user --label liked --table item --table genre",
         "fedsub compare clicks.parquet --client user --label click --table item=item,history --model embedding",
-        "fedsub compare study.toml --out results --resume --set methods.fedavg.lr=0.3",
+        "fedsub compare study.toml --out results --resume --set train.lr=0.3",
     ))(compare)  # fmt: skip
     app.command(epilog=examples("fedsub resume runs/movielens-like-20260131-120000"))(resume)
     app.command(epilog=examples(

@@ -78,6 +78,11 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
             raise ConfigError(
                 f"{folder} is a run made from Python, without a {FILE}; go on with it from Python: run(…, resume=True)."
             )
+        if any((run / "config.json").exists() for run in folder.iterdir() if run.is_dir()):
+            raise ConfigError(
+                f"{folder} holds runs made from Python, without a {FILE}; go on with the same call of fedsub.compare and "
+                "resume=True."
+            )
         raise ConfigError(f"{folder} holds no {FILE}, so it is no directory of fedsub run or compare.")
     content = _read(out)
     experiment = Experiment(parse(content["config"], str(out / FILE)), Path(content["base"]))

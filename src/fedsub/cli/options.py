@@ -41,6 +41,7 @@ class DataFlags:
     """Each field is annotated with its type, its option and, if it is one, the setting it stands for."""
 
     client: Annotated[str | None, _option(DATA, "Column with the owner of each row."), "data.client"] = None
+    label: Annotated[str | None, _option(DATA, "Column to predict (0 or 1)."), "data.label"] = None
     table: Annotated[
         Strings,
         _option(DATA, "Id column, or NAME=COL,COL for columns that share one table. Repeatable."),
@@ -64,7 +65,6 @@ class DataFlags:
 
 @dataclass(frozen=True)
 class Flags(DataFlags):
-    label: Annotated[str | None, _option(DATA, "Column to predict (0 or 1)."), "data.label"] = None
     value: Annotated[Strings, _option(DATA, "Plain column used as a feature. Repeatable."), "data.values"] = None
     split: Annotated[str | None, _option(DATA, "Train/test: random, time, last or none."), "split.by"] = None
     time_column: Annotated[str | None, _option(DATA, "Column to split by, for time and last."), "split.column"] = None

@@ -39,7 +39,8 @@ class Follow(Callback, AbstractContextManager):
             self.shown = (name, record[name])
 
     def on_event(self, sentence: str) -> None:
-        if not sentence.startswith(("engine ", "batched agrees")):  # the choice of an engine is in events.jsonl
+        quiet = ("engine batched", "engine serial is", "engine serial,", "engine serial:", "batched agrees")
+        if "because" in sentence or not sentence.startswith(quiet):  # an ordinary choice is in events.jsonl
             self.view.note(f"  {sentence}", "dim")
 
     @property

@@ -32,6 +32,7 @@ class Choice:
     engine: Serial | Batched | Auto
     reason: str
     columns: tuple[str, ...]  # the columns that module and loss read
+    fallback: bool = False  # whether batching was tried in vain
 
 
 class Columns(dict):
@@ -91,7 +92,7 @@ def choose(
         _agree(list(serial.map(job)), list(batched.map(job)), problem)
         batched.compile = compile  # only now: two clients are not worth a compilation
     except NotBatchable as why:
-        return Choice(serial, f"engine serial, because clients cannot be batched: {why}", plan.columns)
+        return Choice(serial, f"engine serial, because clients cannot be batched: {why}", plan.columns, True)
     if engine == "batched":
         return Choice(batched, "engine batched: agrees with serial on two clients", plan.columns)
     return Choice(Auto(serial, batched), "batched agrees with serial on two clients; timing both", plan.columns)

@@ -32,6 +32,11 @@ class Curve:
     def values(self) -> list[float]:
         return [*self.low, *self.high, *(y for tail in self.tails for _, y in tail)]
 
+    def trained(self) -> list[float]:
+        """The values after the start, if there are enough: the jump from an untrained model hides what follows."""
+        later = [*self.low[1:], *self.high[1:], *(y for tail in self.tails for _, y in tail)]
+        return later if len(self.x) > 4 else self.values()
+
 
 Position = Callable[[Result], Mapping[int, float]]
 

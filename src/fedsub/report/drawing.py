@@ -70,7 +70,7 @@ def finish(axes: Any, vertical: bool = True) -> None:
 
 def y_limits(axes: Any, curves: Sequence[Curve], lines: Sequence[float], metric: str) -> None:
     """Show everything, except where a run that diverged would press all others into a line."""
-    values = sorted([*(v for c in curves for v in c.values()), *lines])
+    values = sorted([*(v for c in curves for v in c.trained()), *lines])
     low, high = values[0], values[-1]
     starts = [c.mean[0] for c in curves if c.mean]
     if better(metric) == "lower" and starts:

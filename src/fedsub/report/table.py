@@ -6,7 +6,7 @@ import html
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ class Column:
     heading: str
     cells: list[str]
     best: frozenset[int] = frozenset()
+    keep: int = 0  # in a narrow terminal the column with the least goes first
 
 
 def columns(comparison: Comparison) -> list[Column]:
@@ -40,14 +41,17 @@ def columns(comparison: Comparison) -> list[Column]:
     runs = list(comparison.results.values())
     out = []
     if comparison.target is not None:
-        out.append(_rounds(runs, comparison.target))
+        out.append(replace(_rounds(runs, comparison.target), keep=9))
     for metric in w.chosen(comparison):
-        out.append(_metric(runs, metric))
+        keep = 8 if metric == comparison.metric else 4 if metric.endswith((".ce", ".auc", ".loss")) else 2
+        out.append(replace(_metric(runs, metric), keep=keep - metric.startswith("train.")))
     sizes = [mean_std([r.bytes_per_client() for r in results])[0] for results in runs]
     # No bytes is not a saving: the centralised baseline has no clients to send anything to.
-    out.append(_column("bytes per client and round", [w.size(s) for s in sizes], [s or math.nan for s in sizes]))
+    out.append(
+        _column("bytes per client and round", [w.size(s) for s in sizes], [s or math.nan for s in sizes], keep=5)
+    )
     times = [mean_std([r.seconds for r in results])[0] for results in runs]
-    out.append(_column("seconds per run", [w.seconds(t) for t in times], times))
+    out.append(_column("seconds per run", [w.seconds(t) for t in times], times, keep=1))
     return out
 
 
@@ -100,14 +104,16 @@ def _metric(runs: Sequence[list[Result]], metric: str) -> Column:
     return _column(f"best {w.short(metric)}", cells, values, max if better(metric) == "higher" else min)
 
 
-def _column(heading: str, cells: list[str], values: Sequence[float], best: Callable[..., float] = min) -> Column:
+def _column(
+    heading: str, cells: list[str], values: Sequence[float], best: Callable[..., float] = min, keep: int = 0
+) -> Column:
     """Cells that print like the best value are marked with it; nan takes no part, nor does a single method."""
     able = [v for v in values if not math.isnan(v)]
     if len(cells) < 2 or not able:
-        return Column(heading, cells)
+        return Column(heading, cells, keep=keep)
     top = cells[values.index(best(able))]
     same = {i for i, v in enumerate(values) if not math.isnan(v) and cells[i] == top}
-    return Column(heading, cells, frozenset(same) if len(same) < len(cells) else frozenset())
+    return Column(heading, cells, frozenset(same) if len(same) < len(cells) else frozenset(), keep)
 
 
 def labels(comparison: Comparison) -> list[str]:
@@ -137,28 +143,32 @@ def _pad(cell: str, width: int, right: bool) -> str:
 
 def rich_table(comparison: Comparison, width: int | None = None) -> Table:
     """For a terminal, the best values in bold. Columns that do not fit into ``width`` are left out, and named."""
-    body, left_out = columns(comparison), []
+    body = columns(comparison)
     table = _rich(comparison, body)
-    while width is not None and len(body) > 1 and _least_width(table) > width:
-        left_out.insert(0, body.pop().heading)
+    left_out: list[str] = []
+    while width is not None and len(body) > 1 and _width(table) > width:
+        least = min(range(len(body)), key=lambda i: body[i].keep)
+        left_out.append(body.pop(least).heading)
         table = _rich(comparison, body)
     if left_out:
         table.caption = f"Narrow terminal: without {', '.join(left_out)} (see table.csv)."
     return table
 
 
-def _least_width(table: Table) -> int:
+def _width(table: Table) -> int:
     wide = Console(width=1000)
     return Measurement.get(wide, wide.options, table).minimum
 
 
 def _rich(comparison: Comparison, body: list[Column]) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="", pad_edge=False, caption_justify="left")
-    table.add_column(Text("method"), overflow="fold")
+    names = labels(comparison)
+    table.add_column(Text("method"), no_wrap=True, min_width=max(map(cell_len, ["method", *names])))
     for col in body:
-        widest = max(map(len, [*col.heading.split(), *col.cells]))
-        table.add_column(Text(col.heading), justify="right", overflow="fold", min_width=widest)
-    for i, name in enumerate(labels(comparison)):
+        head = wrap(col.heading, HEADING_WIDTH, break_on_hyphens=False)
+        exact = max(map(cell_len, [*head, *col.cells]))
+        table.add_column(Text("\n".join(head)), justify="right", no_wrap=True, min_width=exact, max_width=exact)
+    for i, name in enumerate(names):
         cells = [Text(col.cells[i], style="bold" if i in col.best else "") for col in body]
         table.add_row(Text(name), *cells)
     return table

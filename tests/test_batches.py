@@ -51,6 +51,8 @@ def test_the_laws_of_drawing(sizes, local: fs.SGD, seed: int, number: int) -> No
     everyone = Cohort.of(np.arange(len(sizes)))
     got = draw(clients, everyone, local, round=number, seed=seed)
     size = max(sizes) if local.batch_size is None else local.batch_size
+    if local.batches != "replacement":  # no wider than the largest client can fill
+        size = min(size, max(sizes))
     assert got.samples.shape == got.weights.shape == (len(sizes), local.local_steps, size)
     assert (got.steps == local.local_steps).all()
     # Padding, too, names samples of the client itself.

@@ -31,9 +31,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SGD", "Add", "Callback", "Clients", "Comparison", "Evaluate", "Everyone", "FedsubError", "Interrupted", "Method",
-    "Objective", "OverClients", "OverHolders", "OverSampledHolders", "Part", "Progress", "Prox", "Result", "Target", "TensorBoard",
-    "Uniform", "compare", "errors", "heat", "losses", "methods", "models", "movielens", "movielens_like", "run",
-    "theory",
+    "Objective", "OverClients", "OverHolders", "OverSampledHolders", "Part", "Progress", "Prox", "Result", "Target",
+    "TensorBoard", "Uniform", "compare", "errors", "heat", "losses", "methods", "models", "movielens",
+    "movielens_like", "run", "theory",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported at first use, because torch takes seconds to load and

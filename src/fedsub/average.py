@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsub.batches import check_number
 from fedsub.core import Total, Tree
-from fedsub.errors import MethodError
+from fedsub.errors import MethodError, nearest
 from fedsub.heat import row_heat, weighted_heat
 from fedsub.problem import Problem
 
@@ -61,12 +62,23 @@ class OverHolders:
 
     def __post_init__(self) -> None:
         _check(self.weighting, (*WEIGHTINGS, "unbiased"))
+        check_number("temper", self.temper)
         if not 0 <= self.temper <= 1:
             raise MethodError(f"temper must lie between 0 (FedAvg) and 1 (FedSubAvg), got {self.temper}.")
+        if self.max_coef is not None:
+            check_number("max_coef", self.max_coef)
         if self.max_coef is not None and self.max_coef < 1:
             raise MethodError(f"max_coef must be at least 1, the coefficient of dense parameters; got {self.max_coef}.")
+        if self.heat is not None and not isinstance(self.heat, dict):
+            raise MethodError(
+                f"heat must be a dict {{space name: heat of each row}}, got a {type(self.heat).__name__}; "
+                "leave it out to use the exact heat."
+            )
 
     def bind(self, problem: Problem, device: torch.device) -> BoundMean:
+        for name in self.heat or ():
+            if name not in problem.spaces:
+                raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, problem)}")
         by_space = {name: self._coefficients(problem, name) for name in problem.spaces}
         spaces = {name: torch.from_numpy(c).to(device) for name, c in by_space.items()}
         coefficients = {table: spaces[space.name] for table, space in problem.tables.items()}
@@ -84,7 +96,10 @@ class OverHolders:
         else:
             heat, population = weighted_heat(space, sizes), float(sizes.sum())
         if self.heat is not None and name in self.heat:
-            given = np.asarray(self.heat[name], np.float64)
+            try:
+                given = np.asarray(self.heat[name], np.float64)
+            except (TypeError, ValueError) as err:
+                raise MethodError(f"heat[{name!r}] must hold one number per row; {err}.") from err
             if given.shape != heat.shape:
                 raise MethodError(f"heat[{name!r}] has shape {given.shape}, the space has {space.size:,} rows.")
             # An estimate may leave the possible range; exact rule: between 1 and the population.
@@ -159,6 +174,10 @@ class BoundSampledMean:
 
 def _client_weights(problem: Problem, weighting: str) -> np.ndarray | None:
     return None if weighting == "clients" else problem.clients.sizes.astype(np.float64)
+
+
+def _known(name: object, problem: Problem) -> str:
+    return nearest(str(name), problem.spaces) if problem.spaces else "the objective has no tables."
 
 
 def _check(weighting: str, valid: tuple[str, ...]) -> None:

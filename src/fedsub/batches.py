@@ -7,7 +7,10 @@ however little data it has. Drawn with replacement, every batch is full.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +47,7 @@ class Batches:
 def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: int) -> Batches:
     """The batches of one round for every client of the cohort."""
     sizes = clients.sizes[cohort.clients]
-    size = int(sizes.max()) if local.batch_size is None else local.batch_size
+    size = _width(clients, int(sizes.max()), local)
     per_pass = -(-sizes // size)
     if local.local_epochs is not None:
         steps = local.local_epochs * per_pass
@@ -72,6 +75,19 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
     else:
         weights = (real / np.maximum(real.sum(2, keepdims=True), 1)).astype(np.float32)
     return Batches(clients.offsets[cohort.clients][:, None, None] + place, weights, steps)
+
+
+def _width(clients: Clients, longest: int, local: Local) -> int:
+    """Places of a batch: no more than the largest client can fill.
+
+    For whole local data as one batch, it is the cohort's longest, rounded up to one of a few sizes: engines
+    prepare for each width that they meet.
+    """
+    most = int(clients.sizes.max())
+    if local.batch_size is not None:
+        return local.batch_size if local.batches == "replacement" else min(local.batch_size, most)
+    step = max(1, 1 << max(0, longest.bit_length() - 3))
+    return min(most, -(-longest // step) * step)
 
 
 def _shuffle(place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
@@ -122,8 +138,20 @@ def _permutations(lengths: np.ndarray, words: np.ndarray) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
+def check_number(name: str, value: Any, *, whole: bool = False) -> None:
+    """Refuse a setting of a method that is not a finite number, or not a whole one."""
+    right = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if not right or not math.isfinite(value):
+        kind = "a whole number" if whole else "a finite number"
+        raise MethodError(f"{name} must be {kind}, got {value!r}.")
+
+
 def check_local(local: Local) -> None:
     """Refuse local work that cannot be done."""
+    check_number("lr", local.lr)
+    for name in ("local_steps", "local_epochs", "batch_size"):
+        if (value := getattr(local, name)) is not None:
+            check_number(name, value, whole=True)
     if (local.local_steps is None) == (local.local_epochs is None):
         raise MethodError("Give either local_steps or local_epochs, not both and not neither.")
     amount = local.local_steps if local.local_epochs is None else local.local_epochs
@@ -133,5 +161,5 @@ def check_local(local: Local) -> None:
         raise MethodError(f"batch_size must be at least 1 (or None for all local data), got {local.batch_size}.")
     if local.batches not in ORDERS:
         raise MethodError(f"batches must be one of {', '.join(ORDERS)}; got {local.batches!r}.")
-    if not local.lr > 0 or not np.isfinite(local.lr):
+    if not local.lr > 0:
         raise MethodError(f"lr must be a positive number, got {local.lr}.")

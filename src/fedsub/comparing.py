@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from fedsub.callbacks import Callback
 from fedsub.core import Method
 from fedsub.data.clients import Clients
-from fedsub.errors import ConfigError
+from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError
 from fedsub.objective import Objective
 from fedsub.result import Result, Target, mean_std
 from fedsub.rundir import RunDir
-from fedsub.running import Interrupted, deferred_interrupt, finished_result, run
+from fedsub.running import Interrupted, deferred_interrupt, finished_result, run, run_config
+
+MOST_SEEDS = 10_000
 
 
 @dataclass
 class Comparison:
-    """Results by method label, one per seed."""
+    """Results by method label, one per seed that came to its end.
+
+    A method without any is left out; ``notes`` say why, and are shown with the table.
+    """
 
     results: dict[str, list[Result]]
     target: Target | None = None
@@ -29,8 +36,12 @@ class Comparison:
     path: Path | None = None
     notes: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.results = {label: list(results) for label, results in self.results.items() if results}
+
     def metrics(self) -> list[str]:
-        return next(iter(self.results.values()))[0].metrics()
+        """Every metric that some run measured, in order."""
+        return list(dict.fromkeys(m for results in self.results.values() for r in results for m in r.metrics()))
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per method: rounds to the target, best metrics, bytes per client, seconds.
@@ -46,7 +57,7 @@ class Comparison:
                 row[metric] = mean_std([r.best(metric) for r in results])
             row["bytes"] = mean_std([r.bytes_per_client() for r in results])
             row["seconds"] = mean_std([r.seconds for r in results])
-            row["rounds"] = max(r.history[-1]["round"] for r in results)
+            row["rounds"] = max((r.history[-1]["round"] for r in results if r.history), default=0)
             out.append(row)
         return out
 
@@ -81,34 +92,114 @@ def compare(
 
     ``objective`` may be a function of the seed, to start every seed from its own initialisation. With
     ``out`` each run has its directory there; ``resume=True`` skips finished ones and continues the rest.
+    A run that cannot go on, such as one that diverged, is noted and left out; the others go on.
     """
-    if not methods:
-        raise ConfigError("There is nothing to compare: give at least one method.")
     goal = Target.parse(target) if target is not None else None
-    folders = {label: slug(label) for label in methods}
-    if len(set(folders.values())) < len(folders):
-        raise ConfigError(f"Two labels give the same directory name: {', '.join(methods)}; rename one.")
+    runs = _Runs(methods, objective, clients, _seed_list(seeds), Path(out) if out is not None else None)
+    runs.check(resume, rounds=rounds, target=goal, **options)
     results: dict[str, list[Result]] = {label: [] for label in methods}
+    notes: list[str] = []
+    failed: RunError | None = None
     with deferred_interrupt() as interrupted:
-        for seed in range(seeds) if isinstance(seeds, int) else seeds:
-            own = objective if isinstance(objective, Objective) else objective(seed)
-            for label, method in methods.items():
-                if interrupted():  # in the last round of a run, or between two
-                    raise Interrupted(f"Stopped between two runs. Go on with: fedsub resume {out}")
-                folder = Path(out) / f"{folders[label]}-seed{seed}" if out is not None else None
-                if folder is not None and resume and RunDir(folder).finished:
-                    result = finished_result(folder)
-                else:
+        for label, seed, own, folder in runs:
+            if interrupted():  # in the last round of a run, or between two
+                raise Interrupted(f"Stopped between two runs. Go on with: fedsub resume {out}")
+            if folder is not None and resume and RunDir(folder).finished:
+                result = finished_result(folder)
+            else:
+                try:
                     result = run(
-                        method, own, clients, rounds=rounds, seed=seed, out=folder, resume=resume, target=goal,
-                        callbacks=callbacks, **options,
+                        methods[label], own(), clients, rounds=rounds, seed=seed, out=folder, resume=resume,
+                        target=goal, callbacks=callbacks, **options,
                     )  # fmt: skip
-                    result.params = {}  # keep the curves, not a model per run
-                result.method = label
-                results[label].append(result)
+                except RunError as error:
+                    if isinstance(error, Interrupted) or isinstance(error.__cause__, OSError):
+                        raise  # a full disk would stop the others too
+                    notes.append(f"{label}, seed {seed}, stopped: {error}")
+                    failed = failed or error
+                    for callback in callbacks:
+                        callback.on_event(notes[-1])
+                    continue
+                result.params = {}  # keep the curves, not a model per run
+            result.method = label
+            results[label].append(result)
+    if failed is not None and not any(results.values()):
+        if len(notes) == 1:
+            raise failed
+        raise RunError("No run came to its end:\n" + "\n".join(f"  {note}" for note in notes)) from failed
+    comparison = Comparison(results, goal, metric or "", runs.out, notes)
     if metric is None:
-        metric = goal.metric if goal else next(iter(results.values()))[0].metrics()[0]
-    return Comparison(results, goal, metric, Path(out) if out is not None else None)
+        comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
+    return comparison
+
+
+@dataclass
+class _Runs:
+    """The runs of a comparison in the order they are trained: (label, seed, its objective, its directory)."""
+
+    methods: Mapping[str, Method]
+    objective: Objective | Callable[[int], Objective]
+    clients: Clients
+    seeds: list[int]
+    out: Path | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.methods, Mapping):
+            kind = type(self.methods).__name__
+            raise ConfigError(f'methods is a {kind}, expected a dict from label to method: {{"FedAvg": fedavg()}}.')
+        if not self.methods:
+            raise ConfigError("There is nothing to compare: give at least one method.")
+        for label, method in self.methods.items():
+            if not isinstance(label, str):
+                raise ConfigError(
+                    f"The label {label!r} is a {type(label).__name__}, expected text; write {str(label)!r}."
+                )
+            if not isinstance(method, Method):
+                kind = type(method).__name__
+                raise ConfigError(f"{label}: got a {kind}, expected a Method, such as fedsub.methods.fedavg().")
+        folders = [slug(label) for label in self.methods]
+        if len(set(folders)) < len(folders):
+            raise ConfigError(f"Two labels give the same directory name: {', '.join(self.methods)}; rename one.")
+        for label, method in self.methods.items():
+            for seed in self.seeds:
+                try:
+                    method.sampler.select(1, 1 if method.pooled else len(self.clients), seed)
+                except MethodError as error:
+                    raise MethodError(f"{label}: {error}") from error
+
+    def __iter__(self) -> Iterator[tuple[str, int, Callable[[], Objective], Path | None]]:
+        for seed in self.seeds:
+            own = cache(partial(self._objective, seed))  # one for all methods of a seed, made when needed
+            for label in self.methods:
+                yield label, seed, own, self.out / f"{slug(label)}-seed{seed}" if self.out is not None else None
+
+    def _objective(self, seed: int) -> Objective:
+        return self.objective if isinstance(self.objective, Objective) else self.objective(seed)
+
+    def check(self, resume: bool, **options: Any) -> None:
+        """Refuse directories of other runs before anything is trained: finished ones are only read later."""
+        for label, seed, own, folder in self:
+            if folder is None or not (there := RunDir(folder)).started:
+                continue
+            if not resume:
+                raise CheckpointError(
+                    f"{folder} holds a run already; pass resume=True to go on with it, or choose another directory."
+                )
+            there.check(run_config(self.methods[label], own(), self.clients, seed=seed, **options))
+
+
+def _seed_list(seeds: int | Iterable[int]) -> list[int]:
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise ConfigError(f"seeds is {seeds}, expected how many to train, 1 to {MOST_SEEDS:,}, or a list of seeds.")
+        return list(range(seeds))
+    found = list(seeds) if isinstance(seeds, Iterable) else []
+    whole = all(isinstance(s, Integral) and not isinstance(s, bool) and 0 <= s < 2**63 for s in found)
+    if not found or not whole or len(set(found)) < len(found):
+        raise ConfigError(
+            f"seeds is {seeds!r}, expected how many to train, or a list of different whole numbers, 0 or more."
+        )
+    return [int(s) for s in found]
 
 
 def slug(label: str) -> str:

@@ -89,10 +89,12 @@ class Train(Section):
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError("local_steps and local_epochs exclude each other; give one of them")
         many = [self.seeds] if isinstance(self.seeds, int) else self.seeds
-        if isinstance(self.seeds, int) and self.seeds < 1:
-            raise ValueError("seeds is how many seeds to train (1 or more), or a list such as [3, 4]")
-        if not many or min(many) < 0 or len(set(many)) < len(many):
-            raise ValueError(f"seeds must be different whole numbers, 0 or more, got {self.seeds}")
+        if isinstance(self.seeds, int) and not 1 <= self.seeds <= 10_000:
+            raise ValueError(
+                f"seeds is {self.seeds}, expected how many to train (1 to 10,000), or a list such as [3, 4]"
+            )
+        if not many or min(many) < 0 or max(many) >= 2**63 or len(set(many)) < len(many):
+            raise ValueError(f"seeds must be different whole numbers, 0 or more and below 2^63, got {self.seeds}")
         return self
 
     @property

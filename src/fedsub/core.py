@@ -208,6 +208,14 @@ class Engine(Protocol):
     def map(self, job: Any, cohort: Cohort) -> Iterator[Any]: ...
 
 
+_SLOTS = {  # slot -> what it must have, and an example
+    "local": (("lr", "local_steps", "local_epochs", "batch_size", "batches", "init", "step"), "SGD(lr=0.1)"),
+    "average": (("needs_held", "bind"), "OverHolders()"),
+    "server": (("init", "step"), "Add()"),
+    "sampler": (("select",), "Uniform(50)"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A composition of slots. Named methods (`fedsub.methods`) are functions that return one."""
@@ -221,6 +229,14 @@ class Method:
     name: str = "custom"
 
     def __post_init__(self) -> None:
+        for slot, (needed, example) in _SLOTS.items():
+            value = getattr(self, slot)
+            lacking = [name for name in needed if not hasattr(value, name)]
+            if isinstance(value, type) or lacking:
+                why = "is a class, not an object" if isinstance(value, type) else f"lacks {', '.join(lacking)}"
+                raise MethodError(f"{slot} of a Method must be like {example}; {value!r} {why}.")
+        if not isinstance(self.name, str) or not isinstance(self.pooled, bool):
+            raise MethodError(f"A Method has name=text and pooled=True or False, got {self.name!r}, {self.pooled!r}.")
         if not isinstance(self.parts, tuple) or not all(isinstance(p, Part) for p in self.parts):
             raise MethodError(
                 f"parts must be a tuple of fedsub parts, got {self.parts!r}; one part needs a comma: (Prox(),)."
@@ -230,13 +246,14 @@ class Method:
 
     def describe(self) -> dict[str, Any]:
         """The whole configuration as plain JSON values."""
-        return _describe(self)
+        return describe(self)
 
 
-def _describe(value: Any) -> Any:
+def describe(value: Any) -> Any:
+    """A value as plain JSON: the fields of a dataclass, a digest of an array, the name of a function."""
     if is_dataclass(value) and not isinstance(value, type):
         return {"type": type(value).__name__} | {
-            f.name: _describe(getattr(value, f.name)) for f in fields(value) if f.repr
+            f.name: describe(getattr(value, f.name)) for f in fields(value) if f.repr
         }
     if isinstance(value, Tensor | np.ndarray):
         raw = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
@@ -244,9 +261,11 @@ def _describe(value: Any) -> Any:
 
         return f"array {raw.shape} {hashlib.blake2b(raw.tobytes(), digest_size=8).hexdigest()}"
     if isinstance(value, dict):
-        return {str(k): _describe(v) for k, v in value.items()}
+        return {str(k): describe(v) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_describe(v) for v in value]
+        return [describe(v) for v in value]
+    if isinstance(value, np.generic):
+        return value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedsub import metrics, rng
 from fedsub.core import Tree
-from fedsub.data.clients import Clients
+from fedsub.data.clients import Clients, Space
 from fedsub.engines.base import columns_to, template
 from fedsub.errors import ConfigError
 from fedsub.heat import deciles, row_heat
@@ -35,8 +35,12 @@ class Evaluate:
     final_samples: int | None = 200_000
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ConfigError(f"Evaluate(every=…) must be at least 1, got {self.every}.")
+        for name, least in (("every", 1), ("samples", 1), ("final_samples", 1)):
+            value = getattr(self, name)
+            if value is None and name != "every":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"Evaluate({name}=…) must be a whole number of at least {least}, got {value!r}.")
 
 
 class Evaluator:
@@ -56,10 +60,10 @@ class Evaluator:
         self._decile: dict[str, np.ndarray] | None = None
         for name, clients in splits.items():
             for space in problem.spaces.values():
-                if space.name not in clients.spaces or clients.spaces[space.name].size > space.size:
+                if not _same_numbering(clients.spaces.get(space.name), space):
                     raise ConfigError(
-                        f"The split {name!r} has no space {space.name!r} of at most {space.size:,} rows; make all "
-                        "splits from the same data, with Clients.split."
+                        f"The split {name!r} numbers the rows of {space.name!r} otherwise than the training data, so "
+                        "its ids would mean other rows; make all splits from the same data, with Clients.split."
                     )
 
     def __call__(self, params: Tree) -> dict[str, float]:
@@ -164,6 +168,14 @@ class Evaluator:
         together = deciles(np.concatenate(list(heats.values())))
         edges = np.cumsum([len(h) for h in heats.values()])[:-1]
         return dict(zip(heats, np.split(together, edges), strict=True))
+
+
+def _same_numbering(one: Space | None, other: Space) -> bool:
+    if one is None or one.size != other.size or one.padding != other.padding:
+        return False
+    if one.vocabulary is None or other.vocabulary is None:
+        return one.vocabulary is other.vocabulary
+    return one.vocabulary is other.vocabulary or np.array_equal(one.vocabulary, other.vocabulary)
 
 
 def _plain(output: Tensor) -> np.ndarray:

@@ -206,7 +206,10 @@ class JsonLines:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-        """Every row of a file; a last line without its end is still being written, or was torn: ignored."""
+        """Every row of a file; a last line without its end is still being written, or was torn: ignored.
+
+        The texts "nan", "inf" and "-inf", which `plain` writes, are numbers again.
+        """
         rows = []
         for number, line in enumerate(Path(path).read_bytes().split(b"\n")[:-1], start=1):
             try:
@@ -218,8 +221,17 @@ class JsonLines:
                     f"Line {number} of {os.fspath(path)} is not a JSON object; the file is damaged. "
                     "Restore it, or delete that line."
                 )
-            rows.append(row)
+            rows.append({key: _numbers(value) for key, value in row.items()})
         return rows
+
+
+def _numbers(value: Any) -> Any:
+    """A value with the numbers that JSON cannot hold, which `plain` wrote as text."""
+    if isinstance(value, str):
+        return float(value) if value in ("nan", "inf", "-inf") else value
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    return [_numbers(item) for item in value] if isinstance(value, list) else value
 
 
 def _last_line_end(file: FileIO) -> int:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack, get_type_hints
 
 from fedsub.average import OverClients, OverHolders, OverSampledHolders
+from fedsub.batches import check_number
 from fedsub.core import Average, Method, Part
-from fedsub.errors import ConfigError, nearest
+from fedsub.errors import ConfigError, MethodError, nearest
 from fedsub.local import SGD
 from fedsub.parts import Prox
 from fedsub.samplers import Everyone, Uniform
@@ -68,6 +69,11 @@ def _method(name: str, average: Average, common: Common, parts: tuple[Part, ...]
     for setting in common:
         if setting not in DEFAULTS:
             raise ConfigError(f"{name} has no setting {setting!r}; {nearest(setting, CATALOGUE[name].defaults)}")
+    if common.get("local_steps") is not None and common.get("local_epochs") is not None:
+        raise MethodError(
+            f"{name} was given local_steps={common.get('local_steps')} and local_epochs={common.get('local_epochs')}; "
+            "give one of them."
+        )
     s: dict[str, Any] = {**DEFAULTS, **common}
     steps = None if s["local_epochs"] is not None else s["local_steps"]
     everyone = s["clients_per_round"] is None
@@ -156,6 +162,10 @@ def centralsgd(
 
     One batch holds batch_size · clients_per_round samples. A baseline, not a federated method.
     """
+    for setting, value in {"batch_size": batch_size, "clients_per_round": clients_per_round}.items():
+        check_number(f"{setting} of centralsgd", value, whole=True)
+        if value < 1:
+            raise MethodError(f"{setting} of centralsgd must be at least 1, got {value}.")
     size = batch_size * clients_per_round
     common = Common(lr=lr, local_steps=local_steps, batch_size=size, clients_per_round=None, batches=batches)
     return replace(_method("centralsgd", OverClients(), common), pooled=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor, nn
 
@@ -71,8 +73,11 @@ class EmbeddingModel(nn.Module):
 
 
 def key(space: str) -> str:
-    """A space's name as a module name (module names hold no dots)."""
-    return space.replace(".", "_")
+    """A space's name as a module name, no two alike: "item" is "t_item", "movie_id" is "t_movie__id".
+
+    Module names hold no dots, and `nn.ModuleDict` has methods such as ``items`` and ``type`` of its own.
+    """
+    return "t_" + re.sub(r"[^A-Za-z0-9]", lambda m: "__" if m[0] == "_" else f"_{ord(m[0]):02x}_", space)
 
 
 def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, **options) -> Objective:

@@ -31,7 +31,18 @@ class Objective:
     inputs: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise ObjectiveError(f"module must be a torch.nn.Module object, got {self.module!r}.")
+        if not callable(self.loss):
+            raise ObjectiveError(f"loss must be a function (output, batch) -> values, got {self.loss!r}.")
+        if not isinstance(self.tables, Mapping):
+            raise ObjectiveError(f"tables must map parameter names to columns, got {self.tables!r}.")
         params = dict(self.module.named_parameters())
+        for name, p in params.items():
+            if isinstance(p, nn.parameter.UninitializedParameter) or p.is_meta:
+                raise ObjectiveError(
+                    f"Parameter {name!r} has no values yet (lazy or meta); initialise the module first."
+                )
         if not params:
             raise ObjectiveError("The module has no parameters to train.")
         for name, columns in self.tables.items():
@@ -51,7 +62,7 @@ class Objective:
 
     def columns_of(self, table: str) -> tuple[str, ...]:
         columns = self.tables[table]
-        return (columns,) if isinstance(columns, str) else tuple(columns)
+        return (columns,) if isinstance(columns, str) else tuple(columns or ())
 
     def output(self, module: nn.Module, batch: Batch) -> Tensor:
         """What ``module`` says to a batch."""

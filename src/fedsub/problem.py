@@ -11,6 +11,7 @@ import torch
 from fedsub.core import Tree
 from fedsub.data.clients import Clients, Space
 from fedsub.errors import ObjectiveError, nearest
+from fedsub.losses import Binary, CrossEntropy
 from fedsub.objective import Objective
 
 
@@ -36,6 +37,7 @@ class Problem:
                 )
         for name in objective.inputs or ():
             clients.column(name)
+        _check_label(objective, clients)
         dense = tuple(n for n, p in params.items() if n not in tables and p.requires_grad)
         return cls(objective, clients, tables, dense)
 
@@ -82,6 +84,21 @@ class Problem:
         for name, space in self.tables.items():
             values += space.counts[clients] * row[name]
         return values, values + ids
+
+
+def _check_label(objective: Objective, clients: Clients) -> None:
+    label = getattr(objective.loss, "label", None)
+    if not isinstance(label, str):
+        return
+    values = clients.column(label).values
+    if isinstance(objective.loss, Binary) and len(values) and not np.isin(values, (0, 1)).all():
+        bad = values[~np.isin(values, (0, 1))][0]
+        raise ObjectiveError(
+            f"losses.binary needs labels 0 and 1, but column {label!r} holds {bad:g}; use losses.squared or "
+            "losses.cross_entropy, or make the label binary."
+        )
+    if isinstance(objective.loss, CrossEntropy) and len(values) and (values.min() < 0 or (values % 1).any()):
+        raise ObjectiveError(f"losses.cross_entropy needs class numbers 0, 1, 2, … in column {label!r}.")
 
 
 def _space(objective: Objective, table: str, clients: Clients, rows: int) -> Space:

@@ -33,6 +33,8 @@ class Target:
     def parse(cls, text: str | Target) -> Target:
         if isinstance(text, Target):
             return text
+        if not isinstance(text, str):
+            raise ConfigError(f"A target is text like train.ce<=0.65, or a Target; got {text!r}.")
         match = re.fullmatch(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", text)
         try:
             if match:

@@ -6,6 +6,7 @@ metrics.jsonl    one line a round; the same bytes whether or not the run was int
 traffic.jsonl    bytes per client
 timing.jsonl     seconds, CPU seconds, peak memory: never the same twice, so apart
 events.jsonl     sentences: rejected updates, damaged checkpoints, the choice of engine
+engine.json      what engine="auto" chose, as soon as it is known
 checkpoints/     see `fedsub.checkpoint`
 result.json      written last: its presence means that the run is finished
 """
@@ -28,7 +29,8 @@ from .files import TEMPORARY, JsonLines, dump, plain, remove_temporaries, write_
 FORMAT, VERSION = "fedsub-run", 1
 REWOUND = ("metrics", "traffic", "timing")  # cut back on resume; events tell the whole story
 LOGS = (*REWOUND, "events")
-_OWN = {"config.json", "versions.json", "result.json", "checkpoints", ".lock", *(f"{n}.jsonl" for n in LOGS)}
+_OWN = {"config.json", "versions.json", "engine.json", "result.json", "checkpoints", ".lock"}
+_OWN |= {f"{name}.jsonl" for name in LOGS}
 _ABSENT = "absent"
 
 
@@ -72,7 +74,7 @@ class RunDir:
         try:
             self._check_ours()  # again: another process may have filled it before the lock was ours
             remove_temporaries(self.path)
-            self._check_config(plain(config))
+            self.check(config)
             changed = self._write_versions()
             if not self.started:
                 write_atomic(self.path / "config.json", dump(config, indent=2))
@@ -192,10 +194,11 @@ class RunDir:
         if other:
             raise ConfigError(f"{self.path} holds other files ({other[0]}); choose another --out.")
 
-    def _check_config(self, config: dict[str, Any]) -> None:
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Refuse a configuration that is not the one this run was started with, if it was started."""
         if not self.started:
             return
-        before, now = dict(_leaves(_read(self.path / "config.json"))), dict(_leaves(config))
+        before, now = dict(_leaves(_read(self.path / "config.json"))), dict(_leaves(plain(config)))
         lines = [
             f"  {key}: {_shown(before, key)} in the directory, {_shown(now, key)} now"
             for key in sorted(before.keys() | now.keys())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsub import rng
+from fedsub.batches import check_number
 from fedsub.core import Cohort
 from fedsub.errors import MethodError
 
@@ -22,6 +23,7 @@ class Uniform:
     replacement: bool = False
 
     def __post_init__(self) -> None:
+        check_number("clients_per_round", self.clients_per_round, whole=True)
         if self.clients_per_round < 1:
             raise MethodError(f"clients_per_round must be at least 1, got {self.clients_per_round}.")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedsub.batches import check_number
 from fedsub.core import Tree, add_rows
 from fedsub.errors import MethodError
 
@@ -17,6 +18,7 @@ class Add:
     lr: float = 1.0
 
     def __post_init__(self) -> None:
+        check_number("server_lr", self.lr)
         if not self.lr > 0:
             raise MethodError(f"server_lr must be positive, got {self.lr}.")
 

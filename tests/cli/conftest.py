@@ -30,6 +30,9 @@ def fails(clients):
 
 def nothing(clients):
     return 3
+
+def leaves(clients):
+    raise SystemExit(0)
 """
 
 STUDY = """

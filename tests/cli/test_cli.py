@@ -203,6 +203,14 @@ NEEDS = ("compare", *RATINGS)
         ),
         (("compare", "study.toml", "--set", "model.objective=my_modell:f"), "there is no file my_modell.py"),
         (("compare", "study.toml", "--set", "model.objective=my_model"), "expected file:function"),
+        (("compare", "study.toml", "--set", "model.objective=my_model:leaves"), "my_model:leaves raised SystemExit"),
+        ((*NEEDS, "--set", "train.seeds=99999999999999999999"), "expected how many to train"),
+        ((*NEEDS, "--set", "train.seeds=[99999999999999999999]"), "below 2^63"),
+        ((*NEEDS, "--set", "train.seeds=20000"), "expected how many to train"),
+        (("compare", "~zzz/r.csv"), "home directory of an unknown user"),
+        ((*NEEDS, "--out", "~zzz/o"), "home directory of an unknown user"),
+        (("heat", "study.toml", "--out", "ratings.csv/h.png"), "Cannot write the picture ratings.csv/h.png"),
+        (("heat", "study.toml", "--out", "."), "Cannot write the picture"),
         (("resume", "nothing"), "There is no directory nothing"),
         (("resume", "."), "holds no compare.json"),
         (("methods", "fedsubag"), "did you mean 'fedsubavg'?"),
@@ -237,6 +245,72 @@ def test_resume_without_the_objectives_file(folder):
     (folder / "o/capped-seed0/result.json").unlink()
     (folder / "my_model.py").unlink()
     assert "my_model.py is gone" in fedsub_("resume", "o", code=2).stderr
+
+
+def test_resume_with_other_data_is_refused(folder):
+    fedsub_("compare", *RATINGS, *SHORT, "--out", "o")
+    lines = (folder / "ratings.csv").read_text().splitlines()
+    (folder / "ratings.csv").write_text("\n".join(lines[:-9]) + "\n")
+    arguments = ("compare", *RATINGS, *SHORT, "--out", "o", "--resume")
+    for methods in ("fedavg,fedsubavg", "fedprox,fedavg,fedsubavg"):
+        said = fedsub_(*arguments, "--methods", methods, code=2).stderr
+        assert "another configuration" in said
+        assert "  data: " in said
+    assert not (folder / "o/fedprox-seed0").exists()
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", None])
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl"])
+def test_a_damaged_run_is_one_message(folder, name, content):
+    fedsub_("run", *RATINGS, *SHORT, "-m", "fedavg", "--out", "o")
+    file = folder / "o/fedavg-seed0" / name
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content + b"\n")
+    elif name == "result.json":
+        return  # not finished, then
+    for arguments in (("resume", "o"), ("run", *RATINGS, *SHORT, "-m", "fedavg", "--out", "o", "--resume")):
+        assert name in fedsub_(*arguments, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("version", "1"), ("version", None), ("command", 3), ("base", 3), ("config", []), ("objective", 3),
+        ("objective", {"file": 3}), ("config", {"methods": 3}), ("config", {"methods": {}}), ("config", {"train": 3}),
+    ],
+)  # fmt: skip
+def test_an_edited_compare_json_is_one_message(folder, name, value):
+    fedsub_("run", *RATINGS, *SHORT, "-m", "fedavg", "--out", "o")
+    file = folder / "o/compare.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
+    assert fedsub_("resume", "o", code=2).stderr.startswith("Error: ")
+    if name in ("version", "config"):
+        fedsub_("run", *RATINGS, *SHORT, "-m", "fedavg", "--out", "o", "--resume", code=2)
+
+
+def test_a_reader_that_leaves_does_not_end_the_training(folder):
+    for more in ((), ("--json",)):
+        out = f"o{len(more)}"
+        going = start("compare", *RATINGS, *SHORT, "--out", out, *more)
+        assert going.stdout is not None
+        if not more:
+            going.stdout.readline()
+        going.stdout.close()
+        going.stdout = None
+        _, complaints = going.communicate(timeout=120)
+        assert going.returncode == 0, complaints
+        assert "BrokenPipe" not in complaints
+        assert (folder / out / "report.html").exists()
+
+
+def test_a_method_that_diverges_is_left_out_and_named(folder):
+    shown = ("compare", *RATINGS, *SHORT, "--methods", "fedavg,fedsubavg", "--set", "methods.fedavg.lr=1e38")
+    result = fedsub_(*shown, "--set", "train.local_steps=20", "--out", "o", "--json")
+    found = json.loads(result.stdout)
+    assert [row["method"] for row in found["methods"]] == ["FedSubAvg"]
+    assert found["notes"][0].startswith("FedAvg, seed 0, stopped: ")
+    assert found["notes"][0] in result.stderr
 
 
 def test_traceback_on_request(folder):

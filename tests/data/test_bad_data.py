@@ -152,6 +152,16 @@ BAD_SHAPES = {
     "unknown padding": (lambda: Clients.from_arrays(ONE, "u", ids=["i"], padding=["j"]), "padding names 'j'"),
     "size zero": (lambda: Clients.from_arrays(ONE, "u", ids=["i"], sizes={"i": 0}), r"sizes\['i'\] is 0"),
     "max_len zero": (lambda: Clients.from_arrays(ONE, "u", ids=["i"], max_len=0), "max_len is 0"),
+    "unsigned falling offsets": (
+        lambda: Clients.from_arrays(ONE, offsets=np.array([0, 2, 1, 2], np.uint64), ids=["i"]),
+        "fall from 2 to 1 at client 1",
+    ),
+    "offset past int64": (
+        lambda: Clients.from_arrays(ONE, offsets=np.array([0, 2**64 - 1, 2], np.uint64), ids=["i"]),
+        "fall from",
+    ),
+    "ragged offsets": (lambda: Clients.from_arrays(ONE, offsets=[[0], [1, 2]], ids=["i"]), "clients . 1 integers"),
+    "list as arrays": (lambda: Clients.from_arrays([1, 2], "u", ids=["i"]), "Got a list, expected a dict"),
     "dict as a frame": (lambda: Clients.from_frame(ONE, "u", ids=["i"]), "Got a dict.*from_arrays"),
     "array as a name": (lambda: Clients.from_frame(pl.DataFrame(ONE), [1, 2], ids=["i"]), "use from_arrays"),
     "mixed pandas column": (
@@ -207,3 +217,70 @@ def test_half_a_parquet_file_and_a_directory(tmp_path):
         Clients.from_file(tmp_path / "t.parquet", "u", ids=["i"])
     with pytest.raises(DataError, match=r"is a directory.*Clients\.open"):
         Clients.from_file(tmp_path, "u", ids=["i"])
+
+
+BAD_OPTIONS = {
+    "no ids": ({"ids": None}, "ids holds None, expected names of columns"),
+    "number as id": ({"ids": [1]}, "ids holds 1, expected names"),
+    "list as id": ({"ids": [["i"]]}, r"ids holds \['i'\], expected names"),
+    "number as space": ({"ids": {1: ["i"]}}, "ids holds 1, expected names"),
+    "number in a space": ({"ids": {"s": 3}}, r"ids\['s'\] holds 3"),
+    "list as label": ({"label": ["i"]}, r"label is \['i'\], expected the name of one column"),
+    "number as value": ({"values": [2]}, "values holds 2"),
+    "number as padding": ({"padding": 2}, "padding holds 2"),
+    "word for yes": ({"binary_label": "no"}, "binary_label is 'no', expected True or False"),
+    "endless max_len": ({"max_len": 2**70}, "max_len is 1180"),
+    "list as sizes": ({"sizes": [1]}, r"sizes is \[1\], expected the rows of each space"),
+    "number as a key of sizes": ({"sizes": {3: 1}}, "sizes names 3, not a space"),
+    "size past int64": ({"sizes": {"i": 2**70}}, r"sizes\['i'\] is 1180"),
+    "negative size": ({"sizes": {"i": -1}}, r"sizes\['i'\] is -1"),
+    "misspelt option": ({"lable": "i"}, "no option 'lable'; did you mean 'label'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+def test_options_of_the_wrong_type(tmp_path, case):
+    changes, words = BAD_OPTIONS[case]
+    options = {"ids": ["i"]} | changes
+    pl.DataFrame(ONE).write_csv(tmp_path / "one.csv")
+    for build, source in (
+        (Clients.from_arrays, ONE),
+        (Clients.from_frame, pl.DataFrame(ONE)),
+        (Clients.from_file, tmp_path / "one.csv"),
+    ):
+        with pytest.raises(DataError, match=words):
+            build(source, "u", **options)
+
+
+def test_none_means_no_values_and_no_padding():
+    assert list(Clients.from_arrays(ONE, "u", ids=["i"], values=None, padding=None).columns) == ["i"]
+
+
+def test_unsigned_offsets_work():
+    assert Clients.from_arrays(ONE, offsets=np.array([0, 1, 2], np.uint64), ids=["i"]).sizes.tolist() == [1, 1]
+    many = {"i": np.arange(200)}
+    assert Clients.from_arrays(many, offsets=np.array([0, 100, 200], np.uint8), ids=["i"]).sizes.tolist() == [100, 100]
+
+
+@pytest.mark.parametrize("path", ["x" * 5000 + ".csv", "a\0.csv", 3, None])
+def test_paths_that_cannot_be(path):
+    with pytest.raises(DataError, match="check the path"):
+        Clients.from_file(path, "u", ids=["i"])
+
+
+@pytest.mark.parametrize("column", [3, ["t"], None, "tt"])
+@pytest.mark.parametrize("by", ["time", "last"])
+def test_split_by_what_is_no_column(by, column):
+    clients = Clients.from_arrays({**ONE, "t": [1, 2]}, [0, 0], ids=["i"], values=["t"])
+    if (by, column) != ("last", None):
+        with pytest.raises(DataError, match="column"):
+            clients.split(by=by, column=column)
+
+
+@pytest.mark.parametrize(("word", "problem"), [("x" * 50_000, "more than 1,000 char.*hash"), ("b\0", "NUL")])
+def test_strings_that_numpy_cannot_hold(word, problem):
+    for arrays in ({"u": [1, 1], "i": ["b", word]}, {"u": ["b", word], "i": [1, 2]}):
+        with pytest.raises(ColumnError, match=f"row 1.*{problem}") as caught:
+            Clients.from_arrays(arrays, "u", ids=["i"])
+        assert len(str(caught.value)) < 400
+    assert Clients.from_arrays({"i": ["b", "é" * 1000]}, [1, 1], ids=["i"]).size("i") == 2

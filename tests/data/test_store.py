@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -187,3 +189,121 @@ def test_directories_that_are_not_saves(tmp_path, saved):
     with pytest.raises(StoreError, match=r"no manifest\.json"):
         Clients.open(saved)
     shutil.rmtree(saved)
+
+
+def rewrite(saved, name, change) -> None:
+    """Change an array in place, keeping its type and shape."""
+    array = np.load(saved / f"{name}.npy")
+    change(array)
+    np.save(saved / f"{name}.npy", array)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value", "words"),
+    [
+        ("offsets", 0, 1, "offsets runs from 1 to 4, expected 0 to 4"),
+        ("offsets", -1, 3, "column 'i' has 4 entries, expected 3"),
+        ("offsets", 1, 4, "offsets falls"),
+        ("column1.starts", 1, 9, "starts of column 'h' falls"),
+        ("column1.starts", -1, 9, "starts of column 'h' runs from 0 to 9, expected 0 to 3"),
+        ("space0.row_offsets", 1, -5, "row_offsets of space 'any/name' falls"),
+    ],
+)
+def test_cuts_that_do_not_fit(saved, name, at, value, words):
+    rewrite(saved, name, lambda array: array.__setitem__(at, value))
+    with pytest.raises(StoreError, match=f"damaged.*({words}).*again"):
+        Clients.open(saved)
+
+
+def test_ids_that_are_no_integers(saved):
+    array = np.load(saved / "space0.rows.npy").view(np.float32)
+    np.save(saved / "space0.rows.npy", array)
+    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest["files"]["space0.rows"]["dtype"] = "<f4"
+    edit(saved, files=manifest["files"])
+    with pytest.raises(StoreError, match="rows of space 'any/name' are float32, expected integers"):
+        Clients.open(saved)
+
+
+BAD_PARTS = [
+    ("spaces", "size", 0),
+    ("spaces", "size", 2**70),
+    ("spaces", "size", "many"),
+    ("spaces", "padding", 3),
+    ("spaces", "columns", ["i", "nope"]),
+    ("spaces", "columns", 7),
+    ("spaces", "name", ["s"]),
+    ("columns", "space", "nope"),
+    ("columns", "space", {}),
+    ("columns", "width", -1),
+    ("columns", "width", None),
+    ("columns", "name", "h"),
+]
+
+
+@pytest.mark.parametrize(("part", "key", "value"), BAD_PARTS)
+def test_manifest_parts_of_the_wrong_kind(saved, part, key, value):
+    parts = json.loads((saved / "manifest.json").read_text())[part]
+    parts[0][key] = value
+    edit(saved, **{part: parts})
+    with pytest.raises(StoreError, match="damaged"):
+        Clients.open(saved)
+    del parts[0][key]
+    edit(saved, **{part: parts})
+    with pytest.raises(StoreError, match="damaged"):
+        Clients.open(saved)
+
+
+def opens_or_says_why(saved) -> None:
+    with contextlib.suppress(StoreError):
+        Clients.open(saved)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["manifest.json", "offsets.npy", "column2.npy", "space0.vocabulary.npy"])
+def test_any_flipped_byte_opens_or_is_a_store_error(saved, name):
+    content = (saved / name).read_bytes()
+    for at in range(0, min(len(content), 2500), 7 if name == "manifest.json" else 1):
+        for mask in (0x01, 0x0A, 0x80):
+            changed = bytearray(content)
+            changed[at] ^= mask
+            (saved / name).write_bytes(changed)
+            opens_or_says_why(saved)
+
+
+def test_manifest_too_deep_to_read(saved):
+    (saved / "manifest.json").write_text("[" * 200_000)
+    with pytest.raises(StoreError, match="cannot be read"):
+        Clients.open(saved)
+    with pytest.raises(StoreError, match="not written by fedsub"):
+        small().save(saved)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a\0b", None, 3])
+def test_paths_that_cannot_be(path):
+    with pytest.raises(StoreError, match="cannot be used as a path"):
+        Clients.open(path)
+    with pytest.raises(StoreError, match="cannot be used as a path"):
+        small().save(path)
+
+
+def test_saving_to_no_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="names no directory of its own"):
+        small().save("")
+
+
+def test_the_save_before_a_crash_can_be_restored(saved):
+    moved = saved.with_name(".saved.old-0123abcd")
+    saved.rename(moved)
+    with pytest.raises(StoreError, match=r"cut short.*To restore it: mv ") as caught:
+        Clients.open(saved)
+    subprocess.run(str(caught.value).split("To restore it: ")[1], shell=True, check=True)
+    assert_same(small(), Clients.open(saved, verify=True))
+
+
+def test_saving_clears_what_a_crash_left_half_written(saved):
+    for name in (".saved.new-0123abcd", ".saved.new-mine", ".other.new-0123abcd"):
+        saved.with_name(name).mkdir()
+    small().save(saved)
+    assert sorted(os.listdir(saved.parent)) == [".other.new-0123abcd", ".saved.new-mine", "saved"]

@@ -35,7 +35,7 @@ class Experiment:
         given = self.config.data.path
         if given is None:
             return None
-        path = Path(given).expanduser()
+        path = expand(given)
         return path if self.base == Path.cwd() else self.base / path  # as it was written, where possible
 
     def clients(self, *, labelled: bool = True) -> Clients:
@@ -156,6 +156,14 @@ class Experiment:
         shared.setdefault("clients_per_round", self.cohort(population))
         merged = {k: v for k, v in shared.items() if k in hints} | own
         return {k: None if v == "all" else v for k, v in merged.items()}
+
+
+def expand(path: str) -> Path:
+    """A path whose ~ or ~user is a home directory."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path} starts with the home directory of an unknown user; write the full path.") from error
 
 
 def normal(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedsub.cli import own
 from fedsub.cli.experiment import Experiment
-from fedsub.config import parse
+from fedsub.config import parse, show
 from fedsub.errors import CheckpointError, ConfigError
 
 FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
@@ -80,8 +80,8 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
             )
         if any((run / "config.json").exists() for run in folder.iterdir() if run.is_dir()):
             raise ConfigError(
-                f"{folder} holds runs made from Python, without a {FILE}; go on with the same call of fedsub.compare and "
-                "resume=True."
+                f"{folder} holds runs made from Python, without a {FILE}; go on with the same call of fedsub.compare "
+                "and resume=True."
             )
         raise ConfigError(f"{folder} holds no {FILE}, so it is no directory of fedsub run or compare.")
     content = _read(out)
@@ -106,11 +106,23 @@ def _read(out: Path) -> dict[str, Any]:
     path = out / FILE
     try:
         content = json.loads(path.read_bytes())
-        known = content["format"] == FORMAT and {"command", "base", "config"} <= content.keys()
+        known = content["format"] == FORMAT and {"version", "command", "base", "config"} <= content.keys()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); restore it, or start again elsewhere.") from error
     if not known:
         raise CheckpointError(f"{path} was not written by fedsub; choose another directory.")
+    wanted = {"version": int, "command": str, "base": str, "config": dict}
+    wrong = [f"{k} is {show(content[k])}" for k, kind in wanted.items() if not isinstance(content[k], kind)]
+    if not wrong:
+        methods, objective = content["config"].get("methods", {}), content.get("objective", {})
+        if not isinstance(methods, dict):
+            wrong.append(f"config.methods is {show(methods)}")
+        if "objective" in content and not (
+            isinstance(objective, dict) and all(isinstance(objective.get(k), str) for k in ("file", "digest"))
+        ):
+            wrong.append(f"objective is {show(objective)}")
+    if wrong:
+        raise ConfigError(f"{path} was edited: {', '.join(wrong)}; restore it, or start again elsewhere.")
     if content["version"] > VERSION:
         raise CheckpointError(f"{path} was written by a newer fedsub; install that one.")
     return content
@@ -118,7 +130,7 @@ def _read(out: Path) -> dict[str, Any]:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     old, new = dict(_leaves(before)), dict(_leaves(now))
-    added = tuple(f"methods.{label}" for label in now["methods"] if label not in before["methods"])
+    added = tuple(f"methods.{label}" for label in now["methods"] if label not in before.get("methods", {}))
     return [
         f"  {key}: {_shown(old, key)} in the directory, {_shown(new, key)} now"
         for key in sorted(old.keys() | new.keys())

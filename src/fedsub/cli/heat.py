@@ -11,6 +11,7 @@ from rich.table import Table
 from fedsub.cli.options import DataFlags
 from fedsub.cli.show import View
 from fedsub.cli.what import experiment
+from fedsub.errors import ConfigError
 
 HEADINGS = (
     "table", "rows", "held by\nnobody", "held\nby one", "min", "median", "mean", "max",
@@ -28,8 +29,13 @@ def show(what: str, flags: DataFlags, out: Path | None) -> None:
         cohort = made.cohort(len(clients)) or len(clients)
         report = summarise(clients, cohort)
         picture = out or Path(f"{made.name}-heat.png")
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        plot(clients, picture)
+        try:
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            plot(clients, picture)
+        except OSError as error:
+            raise ConfigError(
+                f"Cannot write the picture {picture}: {error.strerror or error}; choose another --out."
+            ) from error
 
     def cells(s: HeatSummary) -> list[str]:
         middle = [f"{s.min:,}", f"{s.median:,.0f}", f"{s.mean:,.1f}", f"{s.max:,}"]

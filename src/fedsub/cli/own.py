@@ -60,7 +60,7 @@ def _call(spec: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Ob
             made = make(*arguments)
         except FedsubError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise ConfigError(
                 f"model.objective: {spec} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno}; "
@@ -117,7 +117,7 @@ def _module(spec: str, name: str, base: Path) -> ModuleType:
         ) from error
     except FedsubError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"model.objective: {file or name} cannot be imported: {type(error).__name__}: {error}."
         ) from error

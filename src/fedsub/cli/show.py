@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -48,12 +49,30 @@ class View:
         if self.as_json:
             from fedsub.files import plain
 
-            sys.stdout.write(json.dumps(plain(value, special=lambda _: None), indent=2) + "\n")
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(json.dumps(plain(value, special=lambda _: None), indent=2) + "\n")
+                sys.stdout.flush()
+            except BrokenPipeError:
+                _discard(sys.stdout)
+
+
+class _Patient(Console):
+    """A reader that leaves, as `head` does, ends the output and not the training."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        _discard(self.file)
+
+
+def _discard(stream: IO[str]) -> None:
+    """Send what a stream still holds, and all that follows, nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def console(*, stderr: bool = False) -> Console:
-    made = Console(stderr=stderr, highlight=False)
+    made = _Patient(stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = 140  # a file has no width; tables need not fold at 80
     return made

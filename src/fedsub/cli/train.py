@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedsub.cli import folder
-from fedsub.cli.experiment import Experiment
+from fedsub.cli.experiment import Experiment, expand
 from fedsub.cli.show import View
-from fedsub.errors import ConfigError, nearest
+from fedsub.errors import ConfigError, MethodError, nearest
 
 if TYPE_CHECKING:
     from fedsub.cli.progress import Follow
@@ -27,7 +27,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
     """Everything that can be wrong is found before the directory is made."""
     config = experiment.config
     if out is None:
-        out = Path(config.run.out).expanduser() if config.run.out else folder.default_out(experiment.name)
+        out = expand(config.run.out) if config.run.out else folder.default_out(experiment.name)
     folder.check(out, experiment, resume=resume)
     with view.busy("Loading"):
         from fedsub.comparing import compare
@@ -38,8 +38,11 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         _device(config.run.device)
         clients, test = experiment.split(experiment.clients())
         methods = experiment.methods(len(clients))
-        for method in methods.values():
-            method.sampler.select(1, 1 if method.pooled else len(clients), 0)  # too large a cohort shows here
+        for label, method in methods.items():
+            try:
+                method.sampler.select(1, 1 if method.pooled else len(clients), 0)
+            except MethodError as error:  # too large a cohort
+                raise MethodError(f"{label}: {error}") from error
         objective = experiment.objective(clients)
         own = config.model.objective is not None  # try it now: mistakes show before anything is written
         loss = objective(config.train.seed_list[0]).loss if own else None
@@ -101,9 +104,12 @@ def finished(experiment: Experiment, out: Path) -> Comparison | None:
         results[label] = [finished_result(path) for path in paths]
         for result in results[label]:
             result.method = label
+    if not results:
+        return None
     target = _target(experiment.config.run.target)
-    first = next(iter(results.values()))[0]
-    return Comparison(results, target, target.metric if target else first.metrics()[0], out)
+    made = Comparison(results, target, path=out)
+    made.metric = target.metric if target else next(iter(made.metrics()), made.metric)
+    return made
 
 
 def report(comparison: Comparison, out: Path, view: View, command: str) -> None:
@@ -123,13 +129,14 @@ def report(comparison: Comparison, out: Path, view: View, command: str) -> None:
             "report": str(page),
             "target": str(comparison.target) if comparison.target else None,
             "metric": comparison.metric,
+            "notes": comparison.notes,
             "methods": comparison.rows(),
             "runs": [
                 {
                     "method": r.method,
                     "seed": r.seed,
                     "path": str(r.path),
-                    "rounds": r.history[-1]["round"],
+                    "rounds": r.history[-1]["round"] if r.history else 0,
                     "first": r.first_round(comparison.target) if comparison.target else None,
                     "engine": r.engine,
                     "seconds": r.seconds,

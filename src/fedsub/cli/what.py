@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsub import tasks
-from fedsub.cli.experiment import TABLES, Experiment, normal
+from fedsub.cli.experiment import TABLES, Experiment, expand, normal
 from fedsub.cli.options import DataFlags, given
 from fedsub.config import merge, parse, parse_set, read_toml
 from fedsub.errors import ConfigError, nearest
@@ -42,7 +42,7 @@ def experiment(
 
 def _source(what: str) -> tuple[dict[str, Any], Path, str]:
     """(tables, folder that relative paths start from, how to call them in a message)."""
-    path, here = Path(what).expanduser(), Path.cwd()
+    path, here = expand(what), Path.cwd()
     if what in tasks.TASKS:
         return merge({"task": what}, tasks.TASKS[what].config), here, "The settings"
     if path.suffix.lower() == ".toml":

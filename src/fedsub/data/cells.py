@@ -5,6 +5,7 @@ A message names the column, the row as the user sees it (counted from 0) and its
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -14,7 +15,11 @@ import polars as pl
 from fedsub.data.clients import Array, Column
 from fedsub.errors import ColumnError
 
+LONGEST = 1000  # characters of an id: numpy gives every string of an array the room of the longest
 EXACT = 2**53  # integers that a float64 holds exactly
+
+short = reprlib.Repr()  # values in messages
+short.maxstring = short.maxother = 80
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,11 @@ class Cells:
         """Raise for the first bad entry, naming column, row and client."""
         at = int(np.argmax(np.asarray(bad)))
         row = at // self.width if self.starts is None else int(np.searchsorted(self.starts, at, "right")) - 1
-        name, value = self.flat.name, self.flat[at]
+        name, value = self.flat.name, short.repr(self.flat[at])
         if self.role == "client":
-            raise ColumnError(f"Client column {name!r}, row {row}: {value!r} {problem}.")
-        raise ColumnError(f"Column {name!r}, row {row}, client {self.owners[row]!r}: {value!r} {problem}.")
+            raise ColumnError(f"Client column {name!r}, row {row}: {value} {problem}.")
+        owner = short.repr(self.owners[row])
+        raise ColumnError(f"Column {name!r}, row {row}, client {owner}: {value} {problem}.")
 
     def plain(self) -> pl.Series:
         """The entries as ids: Int64 or String, none missing."""
@@ -63,7 +69,7 @@ class Cells:
         if flat.null_count():
             self.fail(flat.is_null(), "is not an id; drop the row or give missing ids a value of their own")
         if isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
-            return flat.cast(pl.String)
+            return self.words()
         if dtype.is_float():
             numbers = flat.cast(pl.Float64).to_numpy()
             if (bad := ~np.isfinite(numbers)).any():
@@ -75,6 +81,15 @@ class Cells:
         elif not (dtype.is_integer() or dtype in (pl.Boolean, pl.Null)):
             raise ColumnError(f"Column {flat.name!r} holds {dtype}, expected integers or strings; cast it.")
         return self.int64("cast the column to strings")
+
+    def words(self) -> pl.Series:
+        """The entries as strings that numpy keeps apart at a bearable price."""
+        words = self.flat.cast(pl.String)
+        if (bad := words.str.len_chars() > LONGEST).any():
+            self.fail(bad, f"is an id of more than {LONGEST:,} characters; hash the ids first, then use the hashes")
+        if (bad := words.str.contains("\0", literal=True)).any():
+            self.fail(bad, "contains a NUL character, which ids cannot keep; remove it or hash the ids first")
+        return words
 
     def int64(self, remedy: str) -> pl.Series:
         cast = self.flat.to_physical().cast(pl.Int64, strict=False)

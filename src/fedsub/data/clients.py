@@ -17,13 +17,17 @@ id j is S(i)[j].
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 
 from fedsub.errors import ColumnError, nearest
+
+if TYPE_CHECKING:
+    from fedsub.data.ingest import Ids
 
 Array = np.ndarray
 
@@ -102,13 +106,15 @@ class Clients:
         return f"Clients({len(self):,} clients, {self.samples:,} samples; {spaces})"
 
     def column(self, name: str) -> Column:
+        if not isinstance(name, str):
+            raise ColumnError(f"A column is given by its name, got {name!r}; {nearest('', self.columns)}")
         if name not in self.columns:
             raise ColumnError(f"There is no column {name!r} in the data; {nearest(name, self.columns)}")
         return self.columns[name]
 
     def space_of(self, name: str) -> Space:
         """The space called ``name``, or the one that the column ``name`` indexes."""
-        if name in self.spaces:
+        if isinstance(name, str) and name in self.spaces:
             return self.spaces[name]
         space = self.column(name).space
         if space is None:
@@ -157,25 +163,131 @@ class Clients:
     # Construction, splitting and saving live in their own files, as functions on Clients.
 
     @classmethod
-    def from_frame(cls, frame, client: str, **options) -> Clients:
-        """From a polars, pandas or Arrow frame; see `fedsub.data.ingest.from_frame`."""
+    def from_frame(
+        cls,
+        frame: Any,
+        client: str,
+        *,
+        ids: Ids | None = None,
+        label: str | None = None,
+        values: Sequence[str] | None = (),
+        binary_label: bool = True,
+        padding: Sequence[str] | None = (),
+        max_len: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        **unknown: Never,
+    ) -> Clients:
+        """From a polars, pandas or Arrow frame with one row per sample; ``client`` names the owner's column.
+
+        ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
+        label         column to predict: 0/1, or any finite number with ``binary_label=False``
+        values        plain columns, such as times and features
+        padding       spaces in which row 0 means "nothing here"; always so for those with lists
+        max_len       keep at most this many ids of each list, the last ones
+        sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1
+
+        More in `fedsub.data.ingest.from_frame`.
+        """
         from fedsub.data.ingest import from_frame
 
-        return from_frame(frame, client, **options)
+        return from_frame(
+            frame,
+            client,
+            ids=ids,
+            label=label,
+            values=values,
+            binary_label=binary_label,
+            padding=padding,
+            max_len=max_len,
+            sizes=sizes,
+            **unknown,
+        )
 
     @classmethod
-    def from_file(cls, path, client: str, **options) -> Clients:
-        """From Parquet, CSV or TSV; see `fedsub.data.ingest.from_file`."""
+    def from_file(
+        cls,
+        path: Any,
+        client: str,
+        *,
+        ids: Ids | None = None,
+        label: str | None = None,
+        values: Sequence[str] | None = (),
+        binary_label: bool = True,
+        padding: Sequence[str] | None = (),
+        max_len: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        **unknown: Never,
+    ) -> Clients:
+        """From a Parquet, CSV or TSV file; ``client`` names the column with the owner of each sample.
+
+        ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
+        label         column to predict: 0/1, or any finite number with ``binary_label=False``
+        values        plain columns, such as times and features
+        padding       spaces in which row 0 means "nothing here"; always so for those with lists
+        max_len       keep at most this many ids of each list, the last ones
+        sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1
+
+        More in `fedsub.data.ingest.from_frame`.
+        """
         from fedsub.data.ingest import from_file
 
-        return from_file(path, client, **options)
+        return from_file(
+            path,
+            client,
+            ids=ids,
+            label=label,
+            values=values,
+            binary_label=binary_label,
+            padding=padding,
+            max_len=max_len,
+            sizes=sizes,
+            **unknown,
+        )
 
     @classmethod
-    def from_arrays(cls, arrays, client=None, **options) -> Clients:
-        """From a dict of arrays; see `fedsub.data.ingest.from_arrays`."""
+    def from_arrays(
+        cls,
+        arrays: Any,
+        client: Any = None,
+        *,
+        offsets: Any = None,
+        ids: Ids | None = None,
+        label: str | None = None,
+        values: Sequence[str] | None = (),
+        binary_label: bool = True,
+        padding: Sequence[str] | None = (),
+        max_len: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        **unknown: Never,
+    ) -> Clients:
+        """From a dict of arrays: 1-D, 2-D or lists of lists.
+
+        client        a key of ``arrays``, or an array with the owner of each sample; or instead of it
+        offsets       clients + 1 integers: client i owns samples ``offsets[i]`` to ``offsets[i+1] - 1``
+        ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
+        label         column to predict: 0/1, or any finite number with ``binary_label=False``
+        values        plain columns, such as times and features
+        padding       spaces in which row 0 means "nothing here"; always so for those with lists
+        max_len       keep at most this many ids of each list, the last ones
+        sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1
+
+        More in `fedsub.data.ingest.from_frame`.
+        """
         from fedsub.data.ingest import from_arrays
 
-        return from_arrays(arrays, client, **options)
+        return from_arrays(
+            arrays,
+            client,
+            offsets=offsets,
+            ids=ids,
+            label=label,
+            values=values,
+            binary_label=binary_label,
+            padding=padding,
+            max_len=max_len,
+            sizes=sizes,
+            **unknown,
+        )
 
     @classmethod
     def open(cls, path, *, verify: bool = False) -> Clients:

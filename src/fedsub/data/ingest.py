@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import polars as pl
 
-from fedsub.data.cells import Cells, encode, label_column, prenumbered, value_column
+from fedsub.data.cells import Cells, encode, label_column, prenumbered, short, value_column
 from fedsub.data.clients import Clients, Column, Space
 from fedsub.data.renumber import assemble, reorder
 from fedsub.errors import ColumnError, DataError, MissingExtra, nearest
 
 Ids = Sequence[str] | Mapping[str, str | Sequence[str]]
+LARGEST = 1 << 62  # rows of a table: (client, row) pairs are numbered in int64
 UNFILLED = np.empty(0, np.int64)  # rows of a space before the clients are numbered
 
 
@@ -30,13 +31,14 @@ def from_frame(
     frame: Any,
     client: str,
     *,
-    ids: Ids,
+    ids: Ids | None = None,
     label: str | None = None,
-    values: Sequence[str] = (),
+    values: Sequence[str] | None = (),
     binary_label: bool = True,
-    padding: Sequence[str] = (),
+    padding: Sequence[str] | None = (),
     max_len: int | None = None,
     sizes: Mapping[str, int] | None = None,
+    **unknown: Never,
 ) -> Clients:
     """`Clients` from a polars (also lazy), pandas or Arrow frame with one row per sample.
 
@@ -53,6 +55,7 @@ def from_frame(
 
     Rows keep their order within a client; clients are ordered by their id.
     """
+    _refuse(unknown)
     plan = _Plan.of(ids, label, values, binary_label, padding, max_len, sizes)
     if not isinstance(client, str):
         raise DataError(f"client must name a column, got {client!r}; for an array of owners use from_arrays.")
@@ -62,11 +65,7 @@ def from_frame(
 
 def from_file(path: str | os.PathLike[str], client: str, **options: Any) -> Clients:
     """`from_frame` of a Parquet (.parquet, .pq), CSV or TSV file; only the columns in use are read."""
-    file = Path(path)
-    if file.is_dir():
-        raise DataError(f"{file} is a directory; for one written by Clients.save() use Clients.open().")
-    if not file.exists():
-        raise DataError(f"There is no file {file}; check the path.")
+    file = _file(path)
     kind = file.suffix.lower()
     if kind not in (".parquet", ".pq", ".csv", ".tsv"):
         raise DataError(f"{file} ends in {kind!r}, expected .parquet, .pq, .csv or .tsv; convert the file.")
@@ -85,15 +84,31 @@ def from_file(path: str | os.PathLike[str], client: str, **options: Any) -> Clie
         ) from error
 
 
+def _file(path: str | os.PathLike[str]) -> Path:
+    try:
+        file = Path(path)
+        folder, found = file.is_dir(), file.exists()
+    except (OSError, ValueError, TypeError) as error:  # too long, or not a path at all
+        raise DataError(f"{short.repr(path)} is not the path of a file: {error}; check the path.") from error
+    if folder:
+        raise DataError(f"{file} is a directory; for one written by Clients.save() use Clients.open().")
+    if not found:
+        raise DataError(f"There is no file {file}; check the path.")
+    return file
+
+
 def from_arrays(
-    arrays: Mapping[str, Any], client: Any = None, *, offsets: Any = None, ids: Ids, **options: Any
+    arrays: Mapping[str, Any], client: Any = None, *, offsets: Any = None, ids: Ids | None = None, **options: Any
 ) -> Clients:
     """`from_frame` of arrays: 1-D, 2-D (fixed width) or a list of lists (any length).
 
     ``client`` is a key of ``arrays`` or an array with the owner of each sample. Without it, ``offsets``
     (clients + 1 increasing integers) says that client i owns samples ``offsets[i]`` to ``offsets[i+1] - 1``.
     """
+    _refuse({name for name in options if name not in OPTIONS}, "offsets")
     plan = _Plan.of(ids, **options)
+    if not (hasattr(arrays, "keys") and hasattr(arrays, "__getitem__")):
+        raise DataError(f"Got a {type(arrays).__name__}, expected a dict of arrays; for a frame use from_frame.")
     if (client is None) == (offsets is None):
         raise DataError("Give either client (a key or an array of owners) or offsets, exactly one of them.")
     _require(plan.names + ([client] if isinstance(client, str) else []), arrays)
@@ -131,12 +146,11 @@ class _Plan:
 
     @classmethod
     def of(cls, ids, label=None, values=(), binary_label=True, padding=(), max_len=None, sizes=None) -> _Plan:
-        ids = (ids,) if isinstance(ids, str) else ids
-        pairs = list(ids.items()) if isinstance(ids, Mapping) else [(name, name) for name in ids]
-        spaces = {space: _words(columns) for space, columns in pairs}
-        if len(spaces) < len(pairs):
-            raise DataError(f"ids names a column twice: {list(ids)}; give every column once.")
-        plan = cls(spaces, label, _words(values), binary_label, _words(padding), max_len, dict(sizes or {}))
+        spaces = _spaces(ids)
+        _check_kinds(label, binary_label, max_len, sizes)
+        values = _words("values", () if values is None else values)
+        padding = _words("padding", () if padding is None else padding)
+        plan = cls(spaces, label, values, bool(binary_label), padding, max_len, dict(sizes or {}))
         names = plan.names
         if twice := sorted({n for n in names if names.count(n) > 1}):
             raise DataError(f"Column {twice[0]!r} is used twice in ids, label and values; give it one role.")
@@ -150,17 +164,53 @@ class _Plan:
         for option, keys in (("padding", plan.padding), ("sizes", plan.sizes)):
             for key in keys:
                 if key not in spaces:
-                    raise DataError(f"{option} names {key!r}, not a space of ids; {nearest(key, spaces)}")
+                    raise DataError(f"{option} names {key!r}, not a space of ids; {nearest(str(key), spaces)}")
         for space, size in plan.sizes.items():
-            if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-                raise DataError(f"sizes[{space!r}] is {size!r}, expected a number of rows, 1 or more.")
-        if max_len is not None and (not isinstance(max_len, int | np.integer) or max_len < 1):
-            raise DataError(f"max_len is {max_len!r}, expected a length of 1 or more, or None for all.")
+            if not _whole(size, LARGEST):
+                raise DataError(f"sizes[{space!r}] is {short.repr(size)}, expected a number of rows, 1 to 2**62.")
         return plan
 
 
-def _words(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+OPTIONS = tuple(field.name for field in fields(_Plan) if field.name != "spaces")  # besides ids
+
+
+def _refuse(unknown: Iterable[str], *more: str) -> None:
+    for name in unknown:
+        raise DataError(f"There is no option {name!r}; {nearest(name, ('ids', *OPTIONS, *more))}")
+
+
+def _spaces(ids: Any) -> dict[str, tuple[str, ...]]:
+    """{space: its columns} of the option ids."""
+    if not isinstance(ids, Mapping):
+        names = _words("ids", ids)
+        if len(set(names)) < len(names):
+            raise DataError(f"ids names a column twice: {list(names)}; give every column once.")
+        return {name: (name,) for name in names}
+    return {space: _words(f"ids[{space!r}]", ids[space]) for space in _words("ids", ids)}
+
+
+def _check_kinds(label: Any, binary_label: Any, max_len: Any, sizes: Any) -> None:
+    if label is not None and not isinstance(label, str):
+        raise DataError(f"label is {short.repr(label)}, expected the name of one column, such as 'click', or None.")
+    if not isinstance(binary_label, bool | np.bool_):
+        raise DataError(f"binary_label is {short.repr(binary_label)}, expected True or False.")
+    if max_len is not None and not _whole(max_len, 1 << 31):
+        raise DataError(f"max_len is {short.repr(max_len)}, expected a length of 1 or more, or None for all.")
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise DataError(f"sizes is {short.repr(sizes)}, expected the rows of each space, such as {{'item': 1000}}.")
+
+
+def _whole(number: Any, largest: int) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool) and 1 <= int(number) <= largest
+
+
+def _words(option: str, names: Any) -> tuple[str, ...]:
+    """One name or several, as a tuple."""
+    words = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    for word in words:
+        if not isinstance(word, str):
+            raise DataError(f"{option} holds {short.repr(word)}, expected names of columns, such as ['item', 'genre'].")
+    return words
 
 
 # ---------------------------------------------------------------------- any input -> polars
@@ -201,7 +251,8 @@ def _require(names: list[str], present: Iterable[str]) -> None:
     present = list(present)
     for name in names:
         if name not in present:
-            raise ColumnError(f"There is no column {name!r} in the data; {nearest(str(name), present)}")
+            words = [p for p in present if isinstance(p, str)]
+            raise ColumnError(f"There is no column {name!r} in the data; {nearest(name, words)}")
 
 
 def _series(name: str, data: Any) -> pl.Series:
@@ -220,15 +271,20 @@ def _series(name: str, data: Any) -> pl.Series:
 
 
 def _owners(offsets: Any, length: int) -> pl.Series:
-    cuts = np.asarray(offsets)
+    try:
+        cuts = np.asarray(offsets)
+    except ValueError:  # lists of several lengths
+        cuts = np.empty(0)
     if cuts.ndim != 1 or len(cuts) < 2 or not np.issubdtype(cuts.dtype, np.integer):
         raise DataError("offsets must be clients + 1 integers, such as [0, 3, 5] for two clients.")
+    # Unsigned integers wrap around in a difference; what exceeds int64 is too large either way.
+    cuts = np.minimum(cuts.astype(np.uint64), np.uint64(2**63 - 1)).astype(np.int64) if cuts.dtype.kind == "u" else cuts
     if cuts[0] != 0 or cuts[-1] != length:
         raise DataError(f"offsets run from {cuts[0]} to {cuts[-1]}, expected 0 to {length} (the samples).")
-    sizes = np.diff(cuts)
-    if (sizes < 0).any():
-        at = int(np.argmax(sizes < 0))
+    if (falls := cuts[1:] < cuts[:-1]).any():
+        at = int(np.argmax(falls))
         raise DataError(f"offsets fall from {cuts[at]} to {cuts[at + 1]} at client {at}; they must rise.")
+    sizes = np.diff(cuts.astype(np.int64))
     if (sizes == 0).any():
         at = int(np.argmax(sizes == 0))
         raise DataError(f"Client {at} has no samples (offsets {cuts[at]}, {cuts[at + 1]}); leave it out.")

@@ -6,7 +6,8 @@
       column0.npy  column0.starts.npy  column1.npy ...
       space0.rows.npy  space0.row_offsets.npy  space0.vocabulary.npy ...
 
-Nothing is pickled. A save appears whole or not at all; opening maps the files and reads almost nothing.
+Nothing is pickled. A save appears whole or not at all; opening maps the files and reads only
+where clients, lists and rows begin.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import reprlib
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -43,11 +47,15 @@ def fingerprint(clients: Clients) -> str:
 
 def save_clients(clients: Clients, path: str | os.PathLike[str]) -> None:
     """Write ``clients`` to the directory ``path``; an older save there is replaced, anything else is not."""
-    target = Path(path)
+    target = _path(path)
+    if not target.name:
+        raise StoreError(f"{str(path)!r} names no directory of its own; give a name, such as 'ratings.fedsub'.")
     if (target.exists() or target.is_symlink()) and not _replaceable(target):
         raise StoreError(f"{target} exists and was not written by fedsub; choose another path or remove it first.")
     token = secrets.token_hex(4)
     fresh, old = (target.with_name(f".{target.name}.{kind}-{token}") for kind in ("new", "old"))
+    for stale in _leftovers(target, "new"):
+        shutil.rmtree(stale, ignore_errors=True)
     try:
         fresh.mkdir(parents=True)
         _write(clients, fresh)
@@ -72,43 +80,108 @@ def save_clients(clients: Clients, path: str | os.PathLike[str]) -> None:
 
 def open_clients(path: str | os.PathLike[str], *, verify: bool = False) -> Clients:
     """Open what `save_clients` wrote, memory-mapped. ``verify`` reads everything and checks the content."""
-    folder = Path(path)
+    folder = _path(path)
     manifest = _read_manifest(folder)
     try:
-        loaded = {name: _load(folder, name, entry) for name, entry in manifest["files"].items()}
-        columns = {
-            c["name"]: Column(c["name"], loaded[f"column{i}"], c["space"], loaded.get(f"column{i}.starts"), c["width"])
-            for i, c in enumerate(manifest["columns"])
-        }
-        spaces = {
-            s["name"]: Space(
-                s["name"],
-                s["size"],
-                tuple(s["columns"]),
-                loaded[f"space{i}.row_offsets"],
-                loaded[f"space{i}.rows"],
-                s["padding"],
-                loaded.get(f"space{i}.vocabulary"),
-            )
-            for i, s in enumerate(manifest["spaces"])
-        }
-        clients = Clients(
-            loaded["client_ids"],
-            loaded["offsets"],
-            columns,
-            spaces,
-            manifest["label"],
-            manifest["fingerprint"],
-            str(folder),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
+        clients = _rebuild(folder, manifest)
+        fault = _fault(clients, manifest)
+    except StoreError:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, OSError) as error:
         raise StoreError(f"{folder / MANIFEST} is damaged: {error!r}. Build and save the data again.") from error
+    if fault:
+        raise StoreError(f"{folder} is damaged: {fault}. Build and save the data again, or copy the directory again.")
     if verify and (seen := fingerprint(clients)) != clients.fingerprint:
         raise StoreError(
             f"{folder} has changed since it was saved: fingerprint {seen}, expected {clients.fingerprint}. "
             "Build and save the data again."
         )
     return clients
+
+
+def _rebuild(folder: Path, manifest: dict[str, Any]) -> Clients:
+    loaded = {name: _load(folder, name, entry) for name, entry in manifest["files"].items()}
+    columns = {
+        c["name"]: Column(c["name"], loaded[f"column{i}"], c["space"], loaded.get(f"column{i}.starts"), c["width"])
+        for i, c in enumerate(manifest["columns"])
+    }
+    spaces = {
+        s["name"]: Space(
+            s["name"],
+            s["size"],
+            tuple(s["columns"]),
+            loaded[f"space{i}.row_offsets"],
+            loaded[f"space{i}.rows"],
+            s["padding"],
+            loaded.get(f"space{i}.vocabulary"),
+        )
+        for i, s in enumerate(manifest["spaces"])
+    }
+    label, mark = manifest["label"], manifest["fingerprint"]
+    return Clients(loaded["client_ids"], loaded["offsets"], columns, spaces, label, mark, str(folder))
+
+
+def _fault(clients: Clients, manifest: dict[str, Any]) -> str:
+    """What makes the parts not fit together, or ""; the entries themselves are checked by ``verify`` only."""
+    if len(clients.columns) < len(manifest["columns"]) or len(clients.spaces) < len(manifest["spaces"]):
+        return f"{MANIFEST} names a column or a space twice"
+    if not isinstance(clients.fingerprint, str):
+        return f"the fingerprint is {clients.fingerprint!r}, expected text"
+    if clients.label is not None and clients.label not in clients.columns:
+        return f"the label {clients.label!r} is not a column"
+    if clients.client_ids.ndim != 1 or clients.client_ids.dtype.kind not in "iuU":
+        return f"client_ids holds {clients.client_ids.dtype}, expected integers or strings"
+    samples = int(clients.offsets[-1])
+    if fault := _cut_fault("offsets", clients.offsets, len(clients.client_ids), samples):
+        return fault
+    faults = [_column_fault(c, clients, samples) for c in clients.columns.values()]
+    faults += [_space_fault(s, clients) for s in clients.spaces.values()]
+    return next(filter(None, faults), "")
+
+
+def _column_fault(column: Column, clients: Clients, samples: int) -> str:
+    name, values = f"column {column.name!r}", column.values
+    if not isinstance(column.name, str) or not _positive(column.width):
+        return f"{name} has width {column.width!r}, expected a name and a whole number, 1 or more"
+    if values.ndim not in (1, 2) or values.dtype.kind not in ("iuf" if column.space is None else "iu"):
+        return f"{name} holds {values.dtype} in {values.ndim} dimensions, expected numbers (integers for ids)"
+    if values.ndim == 2 and (column.ragged or values.shape[1] != column.width):
+        return f"{name} has shape {values.shape}, which does not fit its width {column.width}"
+    if column.space is not None:
+        space = clients.spaces.get(column.space)
+        if space is None or column.name not in space.columns:
+            return f"{name} is not in the space {column.space!r} that it names"
+    if column.starts is not None:
+        return _cut_fault(f"the starts of {name}", column.starts, samples, len(values))
+    if len(values) != samples:
+        return f"{name} has {len(values):,} entries, expected {samples:,}, one per sample"
+    return ""
+
+
+def _space_fault(space: Space, clients: Clients) -> str:
+    name = f"space {space.name!r}"
+    if not isinstance(space.name, str) or not _positive(space.size) or not isinstance(space.padding, bool):
+        return f"{name} has size {space.size!r} and padding {space.padding!r}, expected 1 or more, and true or false"
+    for column in space.columns:
+        if column not in clients.columns or clients.columns[column].space != space.name:
+            return f"{name} names {column!r}, which is not a column of it"
+    if space.rows.ndim != 1 or space.rows.dtype.kind not in "iu":
+        return f"the rows of {name} are {space.rows.dtype}, expected integers"
+    if space.vocabulary is not None and not (space.vocabulary.ndim == 1 and len(space.vocabulary) <= space.size):
+        return f"the vocabulary of {name} has shape {space.vocabulary.shape}, expected up to {space.size:,} entries"
+    return _cut_fault(f"the row_offsets of {name}", space.row_offsets, len(clients.client_ids), len(space.rows))
+
+
+def _cut_fault(name: str, cuts: Array, parts: int, length: int) -> str:
+    if cuts.ndim != 1 or cuts.dtype.kind != "i" or len(cuts) != parts + 1:
+        return f"{name} has shape {cuts.shape} of {cuts.dtype}, expected {parts + 1:,} integers"
+    if cuts[0] != 0 or cuts[-1] != length:
+        return f"{name} runs from {cuts[0]} to {cuts[-1]}, expected 0 to {length}"
+    return f"{name} falls somewhere, expected it to rise" if (cuts[1:] < cuts[:-1]).any() else ""
+
+
+def _positive(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= 1 << 62
 
 
 def _describe(clients: Clients) -> dict[str, Any]:
@@ -174,13 +247,34 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
+def _path(path: str | os.PathLike[str]) -> Path:
+    """The path, after asking the system whether it can be one at all."""
+    try:
+        found = Path(path)
+        os.lstat(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return Path(path)
+    except (OSError, ValueError, TypeError) as error:  # too long, a NUL in it, forbidden, not a path
+        raise StoreError(f"{reprlib.repr(path)} cannot be used as a path: {error}; choose another.") from error
+    return found
+
+
+def _leftovers(target: Path, kind: str) -> list[Path]:
+    """What a save to ``target`` that was killed left next to it: "new" half written, "old" moved away."""
+    ours = re.compile(re.escape(f".{target.name}.{kind}-") + "[0-9a-f]{8}")
+    try:
+        return [p for p in target.parent.iterdir() if ours.fullmatch(p.name)]
+    except OSError:
+        return []
+
+
 def _replaceable(target: Path) -> bool:
     """A directory that fedsub wrote, or an empty one."""
     if not target.is_dir() or target.is_symlink():
         return False
     try:
         return not any(target.iterdir()) or _manifest(target).get("format") == FORMAT
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
@@ -192,13 +286,19 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
+    if not folder.exists() and len(old := _leftovers(folder, "old")) == 1:
+        restore = shlex.join(["mv", str(old[0]), str(folder)])
+        raise StoreError(
+            f"There is no directory {folder}: saving over it was cut short, and the save before that is now "
+            f"{old[0].name}. To restore it: {restore}"
+        )
     if not folder.is_dir():
         raise StoreError(f"There is no directory {folder}; give the path that Clients.save() wrote to.")
     try:
         manifest = _manifest(folder)
     except FileNotFoundError as error:
         raise StoreError(f"{folder} has no {MANIFEST}, so it is not a saved Clients directory.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{folder / MANIFEST} cannot be read: {error}. Build and save the data again.") from error
     if manifest.get("format") != FORMAT:
         raise StoreError(f"{folder} holds format {manifest.get('format')!r}, expected {FORMAT!r}.")
@@ -224,7 +324,9 @@ def _load(folder: Path, name: str, entry: dict[str, Any]) -> Array:
         )
     try:
         array = np.load(where, mmap_mode="r" if 0 not in shape else None, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it is not a .npy file")
+    except Exception as error:  # numpy parses the header as Python, so damage there can raise nearly anything
         raise StoreError(f"{where} is damaged: {error}. Save the data again.") from error
     if array.dtype.str != entry["dtype"] or array.shape != shape:
         raise StoreError(

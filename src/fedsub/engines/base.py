@@ -19,6 +19,7 @@ from fedsub import rng
 from fedsub.aggregate import SpaceRows
 from fedsub.batches import Batches
 from fedsub.core import Cohort, Method, Tree
+from fedsub.errors import ObjectiveError
 from fedsub.losses import Batch
 from fedsub.problem import Problem
 
@@ -70,7 +71,34 @@ def template(problem: Problem, device: torch.device) -> nn.Module:
     """A copy of the user's module without its tables, to be filled with a submodel, on ``device``."""
     own = dict(problem.objective.module.named_parameters())
     empty = {id(own[n]): nn.Parameter(own[n].detach()[:0].clone()) for n in problem.tables}
-    return copy.deepcopy(problem.objective.module, empty).to(device).train()
+    try:
+        return copy.deepcopy(problem.objective.module, empty).to(device).train()
+    except Exception as err:
+        raise ObjectiveError(
+            f"The module cannot be copied ({type(err).__name__}: {err}); engines work on copies of it. Keep locks, "
+            "files and results of forward out of its attributes."
+        ) from err
+
+
+class Filled:
+    """A module whose parameters are exchanged: every client gets fresh ones, so that nothing of the last is left."""
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        names = {id(p): name for name, p in module.named_parameters()}
+        self._places: dict[str, list[tuple[nn.Module, str]]] = {}
+        for owner in module.modules():
+            for attribute, p in owner._parameters.items():
+                if p is not None:
+                    self._places.setdefault(names[id(p)], []).append((owner, attribute))
+
+    def fill(self, values: Tree) -> dict[str, nn.Parameter]:
+        """Put ``values`` into the module (shared, not copied) and return the parameters that hold them."""
+        params = {name: nn.Parameter(value) for name, value in values.items()}
+        for name, param in params.items():
+            for owner, attribute in self._places[name]:
+                setattr(owner, attribute, param)
+        return params
 
 
 def columns_to(arrays: dict[str, np.ndarray], device: torch.device) -> Batch:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedsub.engines.rewrite import RANDOM
+from fedsub.engines.rewrite import RANDOM, RAW_RANDOM
 from fedsub.errors import FedsubError, ObjectiveError
 from fedsub.losses import Batch
 from fedsub.problem import Problem
@@ -49,6 +49,7 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.problem, self.usage = problem, usage
         self.names = {id(p): n for n, p in params.items()}
+        self.originals = {id(p): n for n, p in problem.objective.module.named_parameters()}
         self.columns = {
             _storage(dict.__getitem__(batch, c)): c
             for c, col in problem.clients.columns.items()
@@ -57,6 +58,12 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        for value in (*args, *kwargs.values()):
+            if id(value) in self.originals:
+                raise ObjectiveError(
+                    f"A copy of the module still uses parameter {self.originals[id(value)]!r} of the original (a "
+                    "function kept as an attribute, bound to the module?), so it would never train; make it a method."
+                )
         if func in _LOOKUPS:
             ids = args[0] if args else kwargs["input"]
             table = args[1] if len(args) > 1 else kwargs["weight"]
@@ -79,7 +86,7 @@ class _Watch(TorchFunctionMode):
                 self.usage.dropout |= any(isinstance(a, float) and a > 0 for a in args)
             if func in (F.multi_head_attention_forward, F.scaled_dot_product_attention):
                 self.usage.dropout |= any(isinstance(a, float) and a > 0 for a in [*args, kwargs.get("dropout_p", 0.0)])
-            if name in RANDOM and self.usage.random is None:
+            if (name in RANDOM or func in RAW_RANDOM) and self.usage.random is None:
                 self.usage.random = name
         return func(*args, **kwargs)
 
@@ -138,6 +145,8 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
             f"The loss returned shape {tuple(losses.shape)} for {size} samples; return one value per sample, "
             f"shape ({size},)."
         )
+    if not losses.requires_grad:
+        raise ObjectiveError("The loss does not depend on any trained parameter (detach, no_grad, or integers?).")
     for name, buffer in module.named_buffers():
         if not torch.equal(buffer, buffers[name]):
             raise ObjectiveError(

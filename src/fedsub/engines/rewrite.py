@@ -33,6 +33,17 @@ RANDOM = {
 } | {"bernoulli_", "normal_", "uniform_", "random_", "exponential_", "gumbel_"}  # fmt: skip
 
 
+# Below torch.nn.functional: never counted per client, and their names collide with functions that are.
+RAW_RANDOM = {
+    torch.dropout,
+    torch.alpha_dropout,
+    torch.feature_dropout,
+    torch.native_dropout,
+    torch.rrelu,
+    torch.dropout_,
+}
+
+
 class Rewrite(TorchFunctionMode):
     """``tables``: [(arena, offset of this client)]; ``key``: this step's random word, or None if unused."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedsub.core import Group, Tree, Work, take_rows
-from fedsub.engines.base import Delivery, Job, Plan, Workers, all_finite, columns_to, template
+from fedsub.engines.base import Delivery, Filled, Job, Plan, Workers, all_finite, columns_to, template
 from fedsub.engines.rewrite import Rewrite
 from fedsub.problem import Problem
 
@@ -32,13 +32,10 @@ class Serial:
         problem, method, batches = self.problem, job.method, job.batches
         device = next(iter(job.params.values())).device
         if not hasattr(self.workers.local, "module"):
-            self.workers.local.module = template(problem, device)
-        module = self.workers.local.module
+            self.workers.local.module = Filled(template(problem, device))
+        module = self.workers.local.module.module
         sent = submodel(problem, job, k)
-        own = dict(module.named_parameters())
-        for name in problem.names:
-            own[name].data = sent[name].clone()
-        leaves = {name: own[name] for name in problem.names}
+        leaves = self.workers.local.module.fill({name: sent[name].clone() for name in problem.names})
         params: Tree = {name: p.data for name, p in leaves.items()}
         state = method.local.init(params)
         work = Work(job.round, 0, method.local.lr, sent, Group(1, stacked=False))

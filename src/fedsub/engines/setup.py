@@ -12,16 +12,17 @@ import torch
 from fedsub.aggregate import CohortRows
 from fedsub.batches import Batches, draw
 from fedsub.core import Cohort, Method, Tree
-from fedsub.engines.base import Delivery, Job, Plan, columns_to, template
+from fedsub.engines.base import Delivery, Filled, Job, Plan, columns_to, template
 from fedsub.engines.batched import Batched
 from fedsub.engines.compiled import impure
 from fedsub.engines.probe import Usage, probe
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.serial import Serial, submodel
-from fedsub.errors import ConfigError
+from fedsub.errors import ConfigError, ObjectiveError
 from fedsub.problem import Problem
 
 ENGINES = ("auto", "batched", "serial")
+_SMALL = 20_000_000  # values of a table that may be copied for a check
 TOLERANCE = 1e-3  # of the largest update; rounding stays far below, a wrong mapping far above
 
 
@@ -49,6 +50,14 @@ class Columns(dict):
     def get(self, name, default=None):
         self.read.add(name)
         return super().get(name, default)
+
+    def pop(self, name, *default):
+        self.read.add(name)
+        return super().pop(name, *default)
+
+    def setdefault(self, name, default=None):
+        self.read.add(name)
+        return super().setdefault(name, default)
 
     def __iter__(self):
         self.read.update(dict.keys(self))
@@ -99,18 +108,17 @@ def choose(
 
 
 def inspect(problem: Problem, job: Job) -> tuple[Plan, Usage]:
-    """Run the module once on one client's submodel, watching what it reads."""
+    """Run the module on one client's submodel, watching what it reads, and compare with the full tables."""
     device = next(iter(job.params.values())).device
-    module = template(problem, device)
-    own = dict(module.named_parameters())
-    for name, value in submodel(problem, job, 0).items():
-        own[name].data = value.clone()
+    filled = Filled(template(problem, device))
     real = job.batches.weights[0, 0] > 0
-    arrays = problem.clients.gather(job.batches.samples[0, 0][real], local=True)
-    batch = Columns(columns_to(arrays, device))
-    batch["sample_mask"] = torch.ones(int(real.sum()), device=device)
+    samples = job.batches.samples[0, 0][real]
+    batch = _batch(problem, samples, device, local=True)
     with torch.random.fork_rng():
-        usage = probe(problem, module, batch)
+        filled.fill({name: value.clone() for name, value in submodel(problem, job, 0).items()})
+        usage = probe(problem, filled.module, batch)
+        if not usage.whole:
+            _same_on_full_tables(problem, job, filled, batch, _batch(problem, samples, device, local=False))
     columns = tuple(name for name in problem.clients.columns if name in batch.read)
     plan = Plan(
         columns,
@@ -119,6 +127,47 @@ def inspect(problem: Problem, job: Job) -> tuple[Plan, Usage]:
         random=usage.random is not None,
     )
     return plan, usage
+
+
+def _batch(problem: Problem, samples: np.ndarray, device: torch.device, *, local: bool) -> Columns:
+    batch = Columns(columns_to(problem.clients.gather(samples, local=local), device))
+    batch["sample_mask"] = torch.ones(len(samples), device=device)
+    return batch
+
+
+def _same_on_full_tables(problem: Problem, job: Job, filled: Filled, local: Columns, full: Columns) -> None:
+    """Looking ids up must be all a module does with them: then a submodel gives the losses of the full model."""
+    torch.manual_seed(0)
+    own = submodel(problem, job, 0)
+    params = dict(job.params)
+    for name in problem.tables:
+        if params[name].numel() <= _SMALL:  # untrained tables are often zero, where every row looks alike
+            own[name] = own[name] + torch.rand_like(own[name])
+            params[name] = params[name].clone()
+            rows = job.rows[problem.tables[name].name]
+            params[name][rows.rows[: int(rows.counts[0])].long()] = own[name]
+    filled.module.eval()
+    losses = []
+    for values, batch in ((own, local), (own, local), (params, full)):
+        filled.fill(values)
+        torch.manual_seed(1)
+        try:
+            with torch.no_grad():
+                losses.append(problem.objective.loss(problem.objective.output(filled.module, batch), batch))
+        except Exception as err:
+            raise ObjectiveError(f"In eval mode the module or loss failed, with {type(err).__name__}: {err}.") from err
+    filled.module.train()
+    if not torch.equal(losses[0], losses[1]) and not losses[0].isnan().any():
+        raise ObjectiveError(
+            "In eval mode the module gives different losses for the same batch: it draws random numbers or changes "
+            "itself in forward, so results would depend on the order of clients."
+        )
+    if not torch.allclose(losses[0], losses[2], rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise ObjectiveError(
+            "The module gives other losses on a client's submodel than on the full tables: it uses the numbers of an "
+            "id column for more than looking rows up (arithmetic, one_hot, features). Read such a column also under "
+            "values=, which are left as they are."
+        )
 
 
 class Auto:

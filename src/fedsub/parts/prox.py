@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsub.batches import check_number
 from fedsub.core import Method, Part, Tree, Work
 from fedsub.errors import MethodError
 
@@ -21,6 +22,7 @@ class Prox(Part):
     pure_step: ClassVar[bool] = True
 
     def check(self, method: Method) -> None:
+        check_number("mu of Prox", self.mu)
         if self.mu < 0:
             raise MethodError(f"mu of Prox must not be negative, got {self.mu}.")
         if self.mu * method.local.lr > 1:

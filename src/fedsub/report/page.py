@@ -15,14 +15,13 @@ from fedsub.report import words as w
 from fedsub.report.css import CSS
 from fedsub.report.curves import by_decile, decile_groups, decile_metric
 from fedsub.report.svg import inline
-from fedsub.report.table import columns, labels, notes
+from fedsub.report.table import COMMANDS, columns, labels, notes, remarks
 from fedsub.result import mean_std
 
 if TYPE_CHECKING:
     from fedsub.comparing import Comparison
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_COMMANDS = ("fedsub ", "$ ", "python ", "python3 ", "uv ")
 
 
 def e(text: str) -> str:
@@ -84,7 +83,8 @@ def _results(comparison: Comparison) -> str:
         rows.append(f'<tr><th scope="row">{e(name)}</th>{cells}</tr>')
     bold = "The best value of each column is bold. " if any(col.best for col in body) else ""
     table = f'<table class="result"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    return f'{_scroll(table, "results")}<p class="small">{e(bold + " ".join(notes(comparison)))}</p>\n'
+    said = "".join(f"<p>{e(note)}</p>\n" for note in remarks(comparison))
+    return f'{_scroll(table, "results")}{said}<p class="small">{e(bold + " ".join(notes(comparison)))}</p>\n'
 
 
 def _metrics(comparison: Comparison) -> list[tuple[str, str, str]]:
@@ -194,7 +194,8 @@ def _made(comparison: Comparison) -> str:
     text = "<p>Written by fedsub. Every seed of a method is a run of its own; all were evaluated on "
     text += "the same samples.</p>\n"
     for note in comparison.notes:
-        text += f"<pre><code>{e(note)}</code></pre>\n" if note.startswith(_COMMANDS) else f"<p>{e(note)}</p>\n"
+        if note.startswith(COMMANDS):
+            text += f"<pre><code>{e(note)}</code></pre>\n"
     return text
 
 

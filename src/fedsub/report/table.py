@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedsub.comparing import Comparison
 
 HEADING_WIDTH = 13
+COMMANDS = ("fedsub ", "$ ", "python ", "python3 ", "uv ")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ def notes(comparison: Comparison) -> list[str]:
     if several:
         out.append("With several seeds: mean ± sample standard deviation over the seeds; bytes and seconds: mean.")
     return out
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """The comparison's own notes as lines, without the commands among them, which belong to the page."""
+    return [w.one_line(note) for note in comparison.notes if not note.startswith(COMMANDS)]
 
 
 def _rounds(runs: Sequence[list[Result]], target: Target) -> Column:
@@ -133,6 +139,8 @@ def text_table(comparison: Comparison) -> str:
            for row in rows]  # fmt: skip
     if any(col.best for col in body):
         out += ["", "* best of its column"]
+    if said := remarks(comparison):
+        out += ["", *said]
     return "\n".join(line.rstrip() for line in out) + "\n"
 
 
@@ -150,8 +158,9 @@ def rich_table(comparison: Comparison, width: int | None = None) -> Table:
         least = min(range(len(body)), key=lambda i: body[i].keep)
         left_out.append(body.pop(least).heading)
         table = _rich(comparison, body)
-    if left_out:
-        table.caption = f"Narrow terminal: without {', '.join(left_out)} (see table.csv)."
+    captions = [f"Narrow terminal: without {', '.join(left_out)} (see table.csv)."] if left_out else []
+    if captions := captions + remarks(comparison):
+        table.caption = Text("\n".join(captions))
     return table
 
 
@@ -181,7 +190,9 @@ def markdown_table(comparison: Comparison) -> str:
     for i, name in enumerate(labels(comparison)):
         cells = [f"**{col.cells[i]}**" if i in col.best else col.cells[i] for col in body]
         rows.append([_escape(name), *cells])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "".join(
+        f"\n{_escape(note)}\n" for note in remarks(comparison)
+    )
 
 
 def _escape(text: str) -> str:

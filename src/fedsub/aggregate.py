@@ -87,8 +87,9 @@ class Sum:
                 if not plain:
                     delta = delta * _column(weights, delta, rows.counts[where])
                 add_rows(total, rows.inverse[places], delta)
+            elif not stacked:
+                total.add_(delta, alpha=float(weights[0]))
             else:
-                delta = delta if stacked else delta.unsqueeze(0)
                 if not plain:
                     delta = delta * _column(weights, delta)
                 # Every entry goes to the same place, in order: the sum does not depend on the grouping.

@@ -39,9 +39,9 @@ class Turns:
 
 TURNS = {
     "w1": Turns(12, burst=5, sparing={"deepcopy": 4, "serial": 6}),
-    "w2": Turns(4, sparing={"deepcopy": 2, "batched": 2}),
-    "w3": Turns(6, sparing={"deepcopy": 2}),
-    "w3-100": Turns(3, sparing={"deepcopy": 1}),
+    "w2": Turns(10, sparing={"deepcopy": 2, "batched": 2}),
+    "w3": Turns(8, sparing={"deepcopy": 2}),
+    "w3-100": Turns(8, sparing={"deepcopy": 1}),
 }
 
 

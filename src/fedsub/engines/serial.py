@@ -42,19 +42,18 @@ class Serial:
         data = columns_to(problem.clients.gather(batches.samples[k], self.plan.columns, local=True), device)
         all_weights = torch.from_numpy(batches.weights[k]).to(device)
         sizes = (batches.weights[k] > 0).sum(1).tolist()  # padding stands behind the real samples
+        real = torch.ones(max(sizes), dtype=all_weights.dtype, device=device)
         losses = []
         for work.step in range(int(batches.steps[k])):
             size = sizes[work.step]
             weights = all_weights[work.step, :size]
             batch = {name: values[work.step, :size] for name, values in data.items()}
-            batch["sample_mask"] = torch.ones_like(weights)
+            batch["sample_mask"] = real[:size]
             with self._randomness(keys, k, work.step):
                 values = problem.objective.loss(problem.objective.output(module, batch), batch)
             loss = values if values.ndim == 0 else values @ weights.to(values.dtype)
-            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            grads = {
-                n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(params.items(), found, strict=True)
-            }
+            found = torch.autograd.grad(loss, tuple(leaves.values()), allow_unused=True)
+            grads = {name: g if g is not None else torch.zeros_like(params[name]) for name, g in zip(leaves, found)}
             for part in method.parts:
                 grads = part.grad(grads, params, work)
             method.local.step(params, grads, state, work)

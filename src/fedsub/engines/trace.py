@@ -28,6 +28,7 @@ from fedsub.engines.inplace import overwrite
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.rewrite import Rewrite
 from fedsub.engines.steady import steady
+from fedsub.engines.tidy import scatter, tidy
 from fedsub.problem import Problem
 
 # Primes far above any batch, width or chunk; one per table so that sizes cannot be confused.
@@ -107,9 +108,11 @@ def trace(
         raise
     except Exception as err:  # whatever vmap or the tracer refuses, in its own words
         raise NotBatchable(_reason(err)) from err
+    tidy(graph.graph)
     _free_rows(graph, n_tables)
     plain = copy.deepcopy(graph)
     plain.recompile()
+    scatter(graph.graph)
     steady(graph.graph, c)
     overwrite(graph.graph)
     graph.recompile()

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "ruff>=0.9" pyright
+DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "optuna>=4" "ruff>=0.9" pyright
 
 .PHONY: demo test test-slow lint bench clean
 

@@ -18,8 +18,8 @@ from fedsub.errors import CheckpointError, ConfigError, MethodError
 from fedsub.files import JsonLines
 from fedsub.parts import Prox
 from fedsub.running import finished_result, run_config
-from fedsub.samplers import Everyone, Uniform
-from fedsub.server import Add
+from fedsub.sampling import Everyone, Uniform
+from fedsub.servers import Add
 
 NAN = float("nan")
 METHOD = fs.methods.fedsubavg(lr=0.3, local_steps=2, batch_size=4, clients_per_round=5)

@@ -60,7 +60,8 @@ class SameBatches(DeepcopyLoop):
         self.method = method
 
     def cohort(self, number):
-        return self.method.sampler.select(number, self.workload.clients, 0).clients.tolist()
+        sizes = self.data.clients.sizes
+        return self.method.sampler.bind(sizes).select(number, 0, lambda clients, batch: clients).clients.tolist()
 
     def samples(self, number, client):
         cohort = Cohort.of(np.array([client]))

@@ -11,7 +11,7 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import errors, heat, losses, methods, models, theory
+    from fedsub import codecs, costs, errors, heat, losses, methods, models, sampling, schedules, servers, theory
     from fedsub.average import OverClients, OverHolders, OverSampledHolders
     from fedsub.callbacks import Callback, Progress, TensorBoard
     from fedsub.comparing import Comparison, compare
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from fedsub.data import Clients, movielens, movielens_like
     from fedsub.errors import FedsubError
     from fedsub.evaluate import Evaluate
-    from fedsub.local import SGD
+    from fedsub.local import SGD, Adam
     from fedsub.objective import Objective
-    from fedsub.parts import Prox
+    from fedsub.parts import ClipRows, ControlVariates, NormalisedSteps, Prox
     from fedsub.result import Result, Target
     from fedsub.running import Interrupted, run
-    from fedsub.samplers import Everyone, Uniform
-    from fedsub.server import Add
+    from fedsub.sampling import Everyone, Uniform
+    from fedsub.servers import Add
+    from fedsub.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SGD", "Add", "Callback", "Clients", "Comparison", "Evaluate", "Everyone", "FedsubError", "Interrupted", "Method",
-    "Objective", "OverClients", "OverHolders", "OverSampledHolders", "Part", "Progress", "Prox", "Result", "Target",
-    "TensorBoard", "Uniform", "compare", "errors", "heat", "losses", "methods", "models", "movielens",
-    "movielens_like", "run", "theory",
+    "SGD", "Adam", "Add", "Callback", "ClipRows", "Clients", "Comparison", "ControlVariates", "Evaluate", "Everyone", "FedsubError", "Interrupted", "Method",
+    "NormalisedSteps", "Objective", "OverClients", "OverHolders", "OverSampledHolders", "Part", "Progress", "Prox", "Result", "Target",
+    "TensorBoard", "Tuning", "Uniform", "codecs", "compare", "costs", "errors", "heat", "losses", "methods", "models", "movielens",
+    "movielens_like", "run", "sampling", "schedules", "servers", "theory", "tune",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported at first use, because torch takes seconds to load and
@@ -46,16 +47,19 @@ _HOMES = {
     "data": ("Clients", "movielens", "movielens_like"),
     "errors": ("FedsubError",),
     "evaluate": ("Evaluate",),
-    "local": ("SGD",),
+    "local": ("SGD", "Adam"),
     "objective": ("Objective",),
-    "parts": ("Prox",),
+    "parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Prox"),
     "result": ("Result", "Target"),
     "running": ("Interrupted", "run"),
-    "samplers": ("Everyone", "Uniform"),
-    "server": ("Add",),
+    "sampling": ("Everyone", "Uniform"),
+    "servers": ("Add",),
+    "tuning": ("Tuning", "tune"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("errors", "heat", "losses", "methods", "models", "theory")
+_MODULES = (
+    "codecs", "costs", "errors", "heat", "losses", "methods", "models", "sampling", "schedules", "servers", "theory",
+)  # fmt: skip
 
 
 def __getattr__(name: str):

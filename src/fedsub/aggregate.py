@@ -23,6 +23,7 @@ class SpaceRows:
     """The cohort's rows of one space: client after client, and their union."""
 
     rows: Tensor  # int32 or int64 [Σ|S(i)|] global row of every place
+    stored: Tensor  # int64 [Σ|S(i)|] where the clients' state of every place is kept (`ClientState`)
     counts: np.ndarray  # |S(i)| by client
     starts: np.ndarray  # first place of each client
     union: Tensor  # [U] distinct global rows
@@ -41,7 +42,8 @@ class CohortRows:
 
     def _lay_out(self, space: Space, clients: np.ndarray) -> SpaceRows:
         counts = space.counts[clients]
-        rows = np.take(space.rows, concatenated(space.row_offsets[clients], counts))
+        stored = concatenated(space.row_offsets[clients], counts)
+        rows = np.take(space.rows, stored)
         # slot[row] = last place that names the row: a place is kept if it is that last one. The scratch
         # array is never cleared: only entries written just above are read.
         if space.name not in self._slot:
@@ -52,7 +54,9 @@ class CohortRows:
         slot[union] = place[: len(union)]
         inverse = slot.take(rows)
         starts = np.cumsum(counts) - counts
-        return SpaceRows(self._tensor(rows), counts, starts, self._tensor(union), self._tensor(inverse))
+        return SpaceRows(
+            self._tensor(rows), self._tensor(stored), counts, starts, self._tensor(union), self._tensor(inverse)
+        )
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -83,7 +87,7 @@ class Sum:
             total = self.values[name]
             if name in self.problem.tables:
                 rows = self.layout[self.problem.tables[name].name]
-                places = _places(rows, where)
+                places = places_of(rows, where)
                 if not plain:
                     delta = delta * _column(weights, delta, rows.counts[where])
                 add_rows(total, rows.inverse[places], delta)
@@ -98,11 +102,12 @@ class Sum:
         for space, held in self.held.items():
             rows = self.layout[space]
             owner = np.repeat(weights, rows.counts[where])
-            held.index_add_(0, rows.inverse[_places(rows, where)], torch.from_numpy(owner).to(held.device))
+            held.index_add_(0, rows.inverse[places_of(rows, where)], torch.from_numpy(owner).to(held.device))
         self.weight += float(weights.sum())
         self.count += int(np.count_nonzero(weights))
 
-    def total(self) -> Total:
+    def total(self, numbers: dict[str, float] | None = None) -> Total:
+        """The sums; ``numbers`` are the clients' weighted means of what else they sent."""
         space_of = {table: space.name for table, space in self.problem.tables.items()}
         return Total(
             values=self.values,
@@ -110,10 +115,12 @@ class Sum:
             held={table: self.held[space] for table, space in space_of.items() if space in self.held},
             weight=self.weight,
             count=self.count,
+            numbers=numbers or {},
         )
 
 
-def _places(rows: SpaceRows, where: slice) -> slice:
+def places_of(rows: SpaceRows, where: slice) -> slice:
+    """Where the rows of some clients of the cohort lie."""
     begin = int(rows.starts[where.start])
     return slice(begin, begin + int(rows.counts[where].sum()))
 

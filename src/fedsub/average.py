@@ -25,6 +25,7 @@ from fedsub.batches import check_number
 from fedsub.core import Total, Tree
 from fedsub.errors import MethodError, nearest
 from fedsub.heat import row_heat, weighted_heat
+from fedsub.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.problem import Problem
 
 WEIGHTINGS = ("clients", "samples")
@@ -41,7 +42,7 @@ class OverClients:
         _check(self.weighting, WEIGHTINGS)
 
     def bind(self, problem: Problem, device: torch.device) -> BoundMean:
-        return BoundMean(_client_weights(problem, self.weighting))
+        return BoundMean(len(problem.clients), _client_weights(problem, self.weighting))
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,27 @@ class OverHolders:
 
     The cohort's mean is multiplied by the coefficient N/n_m (or W/W_m), a constant per row; dense
     parameters are held by everyone, coefficient 1, and so is a row that nobody holds. ``temper`` raises
-    the coefficient to a power (1 as in the paper, 0 is FedAvg), ``max_coef`` caps it. ``heat`` replaces
-    the exact count (``{space name: n_m or W_m}``), for example by a private estimate.
+    the coefficient to a power (1 as in the paper, 0 is FedAvg), ``max_coef`` caps it; ``groups`` sets both by
+    parameter pattern. ``heat`` replaces the exact count (``{space name: n_m or W_m}``), for example by a private
+    estimate.
     """
 
     weighting: str = "clients"
     temper: float = 1.0
     max_coef: float | None = None
     heat: dict[str, np.ndarray] | None = field(default=None, compare=False)
+    groups: Groups | None = None
     needs_held = False
 
     def __post_init__(self) -> None:
         _check(self.weighting, (*WEIGHTINGS, "unbiased"))
+        check_groups(self.groups, ("temper", "max_coef"), "OverHolders")
+        for pattern, values in (self.groups or {}).items():
+            if not 0 <= values.get("temper", 1.0) <= 1 or values.get("max_coef", 1.0) < 1:
+                raise MethodError(
+                    f"groups[{pattern!r}] of OverHolders: temper must lie between 0 and 1 and max_coef must be at "
+                    f"least 1; got {dict(values)}."
+                )
         check_number("temper", self.temper)
         if not 0 <= self.temper <= 1:
             raise MethodError(f"temper must lie between 0 (FedAvg) and 1 (FedSubAvg), got {self.temper}.")
@@ -79,15 +89,23 @@ class OverHolders:
         for name in self.heat or ():
             if name not in problem.spaces:
                 raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, problem)}")
-        by_space = {name: self._coefficients(problem, name) for name in problem.spaces}
-        spaces = {name: torch.from_numpy(c).to(device) for name, c in by_space.items()}
-        coefficients = {table: spaces[space.name] for table, space in problem.tables.items()}
+        check_patterns(self.groups, problem.names, "OverHolders")
+        raw = {name: self._coefficients(problem, name) for name in problem.spaces}
+        made: dict[tuple[str, float, float | None], Tensor] = {}  # tables that agree share one array
+        coefficients = {}
+        for table, space in problem.tables.items():
+            temper = setting(self.groups, table, "temper", self.temper)
+            cap = setting(self.groups, table, "max_coef", self.max_coef)
+            which = (space.name, temper, cap)
+            if which not in made:
+                made[which] = torch.from_numpy(_tempered(raw[space.name], temper, cap)).to(device)
+            coefficients[table] = made[which]
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
             sizes = problem.clients.sizes
             scale = len(sizes) / float(sizes.sum())
-            return BoundMean(_client_weights(problem, "samples"), coefficients, scale=scale)
-        return BoundMean(_client_weights(problem, self.weighting), coefficients)
+            return BoundMean(len(problem.clients), _client_weights(problem, "samples"), coefficients, scale=scale)
+        return BoundMean(len(problem.clients), _client_weights(problem, self.weighting), coefficients)
 
     def _coefficients(self, problem: Problem, name: str) -> np.ndarray:
         space, sizes = problem.spaces[name], problem.clients.sizes
@@ -104,12 +122,7 @@ class OverHolders:
                 raise MethodError(f"heat[{name!r}] has shape {given.shape}, the space has {space.size:,} rows.")
             # An estimate may leave the possible range; exact rule: between 1 and the population.
             heat = np.clip(np.nan_to_num(given, nan=1.0), 1.0, population)
-        coefficient = np.divide(population, heat, out=np.ones_like(heat), where=heat > 0)
-        if self.temper != 1.0:
-            coefficient **= self.temper
-        if self.max_coef is not None:
-            np.minimum(coefficient, self.max_coef, out=coefficient)
-        return coefficient.astype(np.float32)
+        return np.divide(population, heat, out=np.ones_like(heat), where=heat > 0)
 
 
 @dataclass(frozen=True)
@@ -127,19 +140,33 @@ class OverSampledHolders:
         _check(self.weighting, WEIGHTINGS)
 
     def bind(self, problem: Problem, device: torch.device) -> BoundSampledMean:
-        return BoundSampledMean(_client_weights(problem, self.weighting))
+        return BoundSampledMean(len(problem.clients), _client_weights(problem, self.weighting))
 
 
 @dataclass
-class BoundMean:
-    """Σ a_i Δ_i / Σ a_i, times a constant per row; with ``scale``, Σ a_i Δ_i · scale / count instead."""
+class _Weighted:
+    """The clients' weights a_i, and how much of all weight took part."""
 
+    population: int
     per_client: np.ndarray | None
-    coefficients: dict[str, Tensor] = field(default_factory=dict)
-    scale: float | None = None
 
     def weights(self, clients: np.ndarray) -> np.ndarray:
         return np.ones(len(clients)) if self.per_client is None else self.per_client[clients]
+
+    def share(self, total: Total) -> float:
+        """K/N, or Σ w_i over the cohort by that over everybody."""
+        return total.weight / (self.population if self.per_client is None else float(self.per_client.sum()))
+
+
+@dataclass
+class BoundMean(_Weighted):
+    """Σ a_i Δ_i / Σ a_i, times a constant per row; with ``scale``, Σ a_i Δ_i · scale / count instead."""
+
+    coefficients: dict[str, Tensor] = field(default_factory=dict)
+    scale: float | None = None
+
+    def share(self, total: Total) -> float:
+        return super().share(total) if self.scale is None else total.count / self.population
 
     def __call__(self, total: Total) -> Tree:
         divisor = total.weight if self.scale is None else total.count / self.scale
@@ -154,12 +181,7 @@ class BoundMean:
 
 
 @dataclass
-class BoundSampledMean:
-    per_client: np.ndarray | None
-
-    def weights(self, clients: np.ndarray) -> np.ndarray:
-        return np.ones(len(clients)) if self.per_client is None else self.per_client[clients]
-
+class BoundSampledMean(_Weighted):
     def __call__(self, total: Total) -> Tree:
         mean = {}
         for name, value in total.values.items():
@@ -170,6 +192,14 @@ class BoundSampledMean:
             else:
                 mean[name] = value.div_(total.weight)
         return mean
+
+
+def _tempered(coefficient: np.ndarray, temper: float, cap: float | None) -> np.ndarray:
+    if temper != 1.0:
+        coefficient = coefficient**temper
+    if cap is not None:
+        coefficient = np.minimum(coefficient, cap)
+    return coefficient.astype(np.float32)
 
 
 def _client_weights(problem: Problem, weighting: str) -> np.ndarray | None:

@@ -13,8 +13,10 @@ from typing import Any
 
 from fedsub.callbacks import Callback
 from fedsub.core import Method
+from fedsub.costs.devices import Devices, named
+from fedsub.costs.estimate import estimated_seconds
 from fedsub.data.clients import Clients
-from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError
+from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError
 from fedsub.objective import Objective
 from fedsub.result import Result, Target, mean_std
 from fedsub.rundir import RunDir
@@ -27,7 +29,8 @@ MOST_SEEDS = 10_000
 class Comparison:
     """Results by method label, one per seed that came to its end.
 
-    A method without any is left out; ``notes`` say why, and are shown with the table.
+    A method without any is left out; ``notes`` say why, and are shown with the table. ``devices`` are what the
+    time of a round is estimated for (a preset's name, `fedsub.costs.Devices`, or None).
     """
 
     results: dict[str, list[Result]]
@@ -35,8 +38,11 @@ class Comparison:
     metric: str = "train.ce"
     path: Path | None = None
     notes: list[str] = field(default_factory=list)
+    devices: str | Devices | None = "phones"
+    _clocks: dict[Path, dict[int, float]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.devices = named(self.devices)
         self.results = {label: list(results) for label, results in self.results.items() if results}
 
     def metrics(self) -> list[str]:
@@ -57,9 +63,40 @@ class Comparison:
                 row[metric] = mean_std([r.best(metric) for r in results])
             row["bytes"] = mean_std([r.bytes_per_client() for r in results])
             row["seconds"] = mean_std([r.seconds for r in results])
+            if any(clocks := [self.clock(r) for r in results]):
+                row["device_seconds"] = mean_std([max(c.values()) for c in clocks if c])
+                row["device_seconds_to_target"] = mean_std(self.times_to_target(results))
             row["rounds"] = max((r.history[-1]["round"] for r in results if r.history), default=0)
             out.append(row)
         return out
+
+    def clock(self, result: Result) -> dict[int, float]:
+        """Estimated seconds on ``devices`` up to the end of each round; {} if nothing is sent, or it is not known.
+
+        That a run which was kept in a directory has none is noted.
+        """
+        devices, path = self.devices, result.path
+        if not isinstance(devices, Devices) or path is None or not result.bytes_per_client():
+            return {}
+        if path not in self._clocks:
+            try:
+                self._clocks[path] = estimated_seconds(path, devices)
+            except FedsubError as error:
+                self._clocks[path] = {}
+                self.notes.append(f"{result.method}, seed {result.seed}, without estimated time: {error}")
+        return self._clocks[path]
+
+    @property
+    def timed(self) -> bool:
+        """Whether some run's time on the devices is known."""
+        return any(self.clock(r) for results in self.results.values() for r in results)
+
+    def times_to_target(self, results: list[Result]) -> list[float]:
+        """Estimated seconds to the target of those runs that reach it and whose time is known."""
+        if self.target is None:
+            return []
+        found = [self.clock(r).get(n) for r in results if (n := r.first_round(self.target)) is not None]
+        return [time for time in found if time is not None]
 
     def table(self) -> str:
         """The comparison as a text table."""
@@ -85,6 +122,7 @@ def compare(
     resume: bool = False,
     target: str | Target | None = None,
     metric: str | None = None,
+    devices: str | Devices | None = "phones",
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Comparison:
@@ -93,7 +131,9 @@ def compare(
     ``objective`` may be a function of the seed, to start every seed from its own initialisation. With
     ``out`` each run has its directory there; ``resume=True`` skips finished ones and continues the rest.
     A run that cannot go on, such as one that diverged, is noted and left out; the others go on.
+    ``devices`` ("phones", "datacentre", None or `fedsub.costs.Devices`): what the report estimates time for.
     """
+    devices = named(devices)
     goal = Target.parse(target) if target is not None else None
     runs = _Runs(methods, objective, clients, _seed_list(seeds), Path(out) if out is not None else None)
     runs.check(resume, rounds=rounds, target=goal, **options)
@@ -127,7 +167,7 @@ def compare(
         if len(notes) == 1:
             raise failed
         raise RunError("No run came to its end:\n" + "\n".join(f"  {note}" for note in notes)) from failed
-    comparison = Comparison(results, goal, metric or "", runs.out, notes)
+    comparison = Comparison(results, goal, metric or "", runs.out, notes, devices)
     if metric is None:
         comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
     return comparison
@@ -163,7 +203,7 @@ class _Runs:
         for label, method in self.methods.items():
             for seed in self.seeds:
                 try:
-                    method.sampler.select(1, 1 if method.pooled else len(self.clients), seed)
+                    method.sampler.bind(self.clients.sizes.sum(keepdims=True) if method.pooled else self.clients.sizes)
                 except MethodError as error:
                     raise MethodError(f"{label}: {error}") from error
 

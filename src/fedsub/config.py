@@ -114,6 +114,7 @@ class Run(Section):
     target: str | None = None
     stop_at_target: bool = False
     tensorboard: bool = False
+    devices: Literal["phones", "datacentre", "none"] = "phones"
     out: str | None = None
 
 

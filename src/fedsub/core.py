@@ -5,15 +5,16 @@ A method is a handful of orthogonal choices:
     local    how does a client improve its copy?             fedsub.local
     parts    what is added to every local step?              fedsub.parts
     average  over whom is a mean taken?                      fedsub.average
-    server   how does the mean move the model?               fedsub.server
-    sampler  who takes part?                                 fedsub.samplers
+    server   how does the mean move the model?               fedsub.servers
+    sampler  who takes part?                                 fedsub.sampling
 
-The only operation across clients is a sum of named tensors (`fedsub.aggregate`).
+The only operation across clients is a sum of named tensors (`fedsub.aggregate`). A part has a client's half
+(`begin`, `grad`, `finish`) and a server's half (`combine`), and may keep state on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -122,27 +123,68 @@ class Work:
 
     round: int
     step: int
-    lr: float
+    lr: float  # this round's rate; `rate` gives a parameter's own
     sent: Tree  # what the server sent, laid out like the parameters
     group: Group
     active: Tensor | None = None  # [c] 1 or 0; None when every client still has steps to do
+    steps: Tensor | None = None  # [c] local steps of each client in this round
+    scales: dict[str, float] = field(default_factory=dict)  # parameter -> its rate over ``lr``, where not 1
+    client: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the clients keep
+    server: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the server sent of it
+    words: np.ndarray | None = None  # uint64 [c]: one random word per client and round
+    memory: dict[str, Any] = field(default_factory=dict)  # part -> anything, for this round
+    gradient: Callable[[Tree], Tree] | None = None  # mean gradient over this round's batches, at other parameters
+    method: Method | None = None
+
+    def rate(self, name: str) -> float:
+        """The learning rate of one parameter in this round."""
+        return self.lr * self.scales.get(name, 1.0)
+
+
+@dataclass
+class Message:
+    """What a group of clients is about to send: named trees like the submodel, and numbers."""
+
+    trees: dict[str, Tree]  # "update", and whatever parts add
+    numbers: dict[str, Tensor] = field(default_factory=dict)  # one per client, [c], 4 bytes each
+    encoded: Tensor | None = None  # bytes of the update as a codec writes it, int64 [c]; None: plain values
 
 
 class Part:
     """Something added to a method. Subclasses are frozen dataclasses; every hook is optional.
 
-    ``pure_step`` says that `grad` reads of ``work`` only what was sent, the rate and the group, not the
-    number of the round or step, so that torch may compile it.
+    ``client_slots`` names what each client keeps between rounds and ``server_slots`` what the server keeps and
+    sends along; both are trees like the (sub)model, zero at first. ``pure_step`` says that `grad` reads of
+    ``work`` only what was sent, the rate and the group, so that torch may compile it.
     """
 
     pure_step: ClassVar[bool] = False
+    client_slots: ClassVar[tuple[str, ...]] = ()
+    server_slots: ClassVar[tuple[str, ...]] = ()
+    payloads: ClassVar[tuple[str, ...]] = ()  # trees that `finish` adds to the message, each the size of the update
+    numbers: ClassVar[tuple[str, ...]] = ()  # numbers that `finish` adds, one per client
+    codec: ClassVar[bool] = False  # whether it changes how the update is written; a method has one at most
+
+    @property
+    def key(self) -> str:
+        """The name under which its state and messages are kept."""
+        return type(self).__name__.lower()
 
     def check(self, method: Method) -> None:
         """Raise MethodError if this part makes no sense in the method; called when it is built."""
 
+    def begin(self, params: Tree, work: Work) -> None:
+        """Client: before the first local step."""
+
     def grad(self, grads: Tree, params: Tree, work: Work) -> Tree:
-        """Change the gradient of one local step."""
+        """Client: change the gradient of one local step."""
         return grads
+
+    def finish(self, message: Message, params: Tree, work: Work) -> None:
+        """Client: after the last local step; change what is sent and, in ``work.client``, what is kept."""
+
+    def combine(self, mean: dict[str, Tree], total: Total, state: dict[str, Tree], round: int) -> None:
+        """Server: change the means (by payload) and this part's server slots, on the round's rows only."""
 
 
 class Local(Protocol):
@@ -159,6 +201,8 @@ class Local(Protocol):
     @property
     def batches(self) -> str: ...
 
+    def rate(self, round: int) -> float: ...  # the learning rate of a round
+    def scale(self, name: str) -> float: ...  # a parameter's rate over that
     def init(self, params: Tree) -> Any: ...
     def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None: ...
 
@@ -172,6 +216,8 @@ class Total:
     held: dict[str, Tensor]  # table -> Σ a_i over the clients that hold the row; only if the average asks
     weight: float  # Σ a_i
     count: int  # clients that delivered
+    numbers: dict[str, float] = field(default_factory=dict)  # Σ a_i · number / Σ a_i, of what messages carried
+    share: float = 1.0  # Σ a_i of those who delivered over that of everybody
 
 
 class Average(Protocol):
@@ -184,20 +230,42 @@ class Average(Protocol):
 
 class BoundAverage(Protocol):
     def weights(self, clients: np.ndarray) -> np.ndarray: ...  # a_i of each client, float64 [K]
+    def share(self, total: Total) -> float: ...  # of the population's weight, how much delivered
     def __call__(self, total: Total) -> Tree: ...
 
 
 class Server(Protocol):
-    """How the mean update moves the model. `step` changes params in place, on the union's rows only."""
+    """How the mean update moves the model. `step` changes params in place, on the union's rows only.
 
-    def init(self, params: Tree) -> Tree: ...
+    State is named "slot/parameter". Where a row moves even in rounds that nobody sends it (momentum), the
+    server is ``lazy``: `catch_up` brings rows to the end of a round, and is called before they are read.
+    """
+
+    @property
+    def lazy(self) -> bool: ...
+    def init(self, params: Tree, tables: Collection[str]) -> Tree: ...
     def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None: ...
+    def catch_up(self, params: Tree, rows: dict[str, Tensor] | None, state: Tree, round: int) -> None: ...
+
+
+# Asks clients for their loss at the current model, on all their data or (True) on one batch.
+Probe = Callable[[np.ndarray, bool], np.ndarray]
+
+
+class BoundSampler(Protocol):
+    """A sampler fitted to a population: a pure function of (seed, round, state)."""
+
+    state: dict[str, np.ndarray]  # saved in checkpoints
+    may_be_empty: bool
+
+    def select(self, round: int, seed: int, probe: Probe, eligible: np.ndarray | None = None) -> Cohort: ...
+    def observe(self, round: int, clients: np.ndarray, losses: np.ndarray, deviations: np.ndarray) -> None: ...
 
 
 class Sampler(Protocol):
-    """Who takes part in a round; a pure function of (seed, round)."""
+    """Who takes part in a round; ``sizes`` are the clients' numbers of samples."""
 
-    def select(self, round: int, population: int, seed: int) -> Cohort: ...
+    def bind(self, sizes: np.ndarray) -> BoundSampler: ...
 
 
 class Engine(Protocol):
@@ -209,10 +277,12 @@ class Engine(Protocol):
 
 
 _SLOTS = {  # slot -> what it must have, and an example
-    "local": (("lr", "local_steps", "local_epochs", "batch_size", "batches", "init", "step"), "SGD(lr=0.1)"),
+    "local": (
+        ("lr", "local_steps", "local_epochs", "batch_size", "batches", "rate", "scale", "init", "step"), "SGD(lr=0.1)",
+    ),
     "average": (("needs_held", "bind"), "OverHolders()"),
-    "server": (("init", "step"), "Add()"),
-    "sampler": (("select",), "Uniform(50)"),
+    "server": (("lazy", "init", "step", "catch_up"), "Add()"),
+    "sampler": (("bind",), "Uniform(50)"),
 }
 
 
@@ -241,6 +311,24 @@ class Method:
             raise MethodError(
                 f"parts must be a tuple of fedsub parts, got {self.parts!r}; one part needs a comma: (Prox(),)."
             )
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        keys = [part.key for part in self.parts]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise MethodError(f"parts holds {key} twice; give it once, with the settings you mean.")
+        codecs = [part for part in self.parts if part.codec]
+        if len(codecs) > 1:
+            listed = " and ".join(type(part).__name__ for part in codecs)
+            raise MethodError(f"A client writes its update in one way, but parts hold {listed}; choose one.")
+        if codecs and self.parts[-1] is not codecs[0]:
+            raise MethodError(
+                f"{type(codecs[0]).__name__} writes down what the parts before it made, so it must be the last part; "
+                f"the last one is {type(self.parts[-1]).__name__}."
+            )
+        if self.pooled and (stateful := [p for p in self.parts if p.codec or p.client_slots]):
+            raise MethodError(f"{type(stateful[0]).__name__} is for clients; pooled data has none.")
         for part in self.parts:
             part.check(self)
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from fedsub.batches import check_local
+from fedsub.batches import check_local, check_number
 from fedsub.core import Tree, Work
+from fedsub.errors import MethodError
+from fedsub.patterns import Groups, check_groups, setting
+from fedsub.schedules import Schedule
 
 
 @dataclass(frozen=True)
-class SGD:
-    """Plain stochastic gradient descent: x ← x − lr · g.
+class _Solver:
+    """What all solvers share: how much work, on which batches, at which rate.
 
     Either ``local_steps`` steps, or ``local_epochs`` passes over the client's data (then the number of
     steps differs by client). ``batch_size=None`` takes all local data as one batch. ``batches``:
     "shuffled" (a fresh permutation each pass), "ordered" (file order, from the start each round) or
     "replacement".
+
+    ``clip_norm`` scales a client's gradient down to that Euclidean norm; ``weight_decay`` then adds
+    weight_decay · x. ``schedule`` changes the rate over rounds; ``groups`` sets lr, weight_decay and
+    clip_norm by parameter pattern (a pattern's gradient is clipped by its own norm).
     """
 
     lr: float = 0.1
@@ -26,15 +33,132 @@ class SGD:
     local_epochs: int | None = None
     batch_size: int | None = 5
     batches: str = "shuffled"
-    pure_step: ClassVar[bool] = True
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    schedule: Schedule | None = None
+    groups: Groups | None = None
 
     def __post_init__(self) -> None:
         check_local(self)
+        check_groups(self.groups, ("lr", "weight_decay", "clip_norm"), type(self).__name__)
+        check_number("weight_decay", self.weight_decay)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm)
+        if self.schedule is not None and not hasattr(self.schedule, "factor"):
+            raise MethodError(f"schedule must have factor(round), like Cosine(400); got {self.schedule!r}.")
+        for values in ({"weight_decay": self.weight_decay, "clip_norm": self.clip_norm}, *(self.groups or {}).values()):
+            if values.get("weight_decay", 0) < 0 or not (values.get("lr", 1) > 0):
+                raise MethodError(f"lr must be positive and weight_decay not negative, got {dict(values)}.")
+            if (clip := values.get("clip_norm")) is not None and not clip > 0:
+                raise MethodError(f"clip_norm must be positive (or left out), got {clip}.")
+
+    @property
+    def largest_lr(self) -> float:
+        return max(self.lr, *(v.get("lr", 0.0) for v in (self.groups or {}).values()), 0.0)
+
+    def rate(self, round: int) -> float:
+        return self.lr if self.schedule is None else self.lr * self.schedule.factor(round)
+
+    def scale(self, name: str) -> float:
+        return setting(self.groups, name, "lr", self.lr) / self.lr
+
+    def _clipped_and_decayed(self, params: Tree, grads: Tree, work: Work) -> Tree:
+        if self.clip_norm is not None or self.groups:
+            grads = self._clipped(grads, work)
+        if self.weight_decay or self.groups:
+            decay = {n: setting(self.groups, n, "weight_decay", self.weight_decay) for n in grads}
+            grads = {n: g.add(params[n], alpha=decay[n]) if decay[n] else g for n, g in grads.items()}
+        return grads
+
+    def _clipped(self, grads: Tree, work: Work) -> Tree:
+        together: dict[float, list[str]] = {}
+        for name in grads:
+            if (clip := setting(self.groups, name, "clip_norm", self.clip_norm)) is not None:
+                together.setdefault(clip, []).append(name)
+        grads = dict(grads)
+        for clip, names in together.items():
+            square = sum(work.group.total(n, grads[n].square()) for n in names)
+            shrink = (clip / torch.as_tensor(square).sqrt().clamp_min(1e-30)).clamp_max(1.0)
+            for n in names:
+                grads[n] = grads[n] * work.group.spread(shrink, n, grads[n])
+        return grads
+
+    def _move(self, params: Tree, directions: Tree, work: Work) -> None:
+        """x ← x − rate · direction, for clients that still have steps to do."""
+        if work.active is not None:
+            directions = {k: d * work.group.spread(work.active.to(d.dtype), k, d) for k, d in directions.items()}
+        if not work.scales:
+            torch._foreach_add_(list(params.values()), list(directions.values()), alpha=-work.lr)
+            return
+        for name, direction in directions.items():
+            params[name].add_(direction, alpha=-work.rate(name))
+
+
+@dataclass(frozen=True)
+class SGD(_Solver):
+    """Stochastic gradient descent: x ← x − lr · d, with d the gradient g or, with momentum, d ← ρ d + g.
+
+    The momentum buffer starts at zero in every round.
+    """
+
+    __doc__ = f"{__doc__}\n\n    {_Solver.__doc__}"
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("momentum", self.momentum)
+        if not 0 <= self.momentum < 1:
+            raise MethodError(f"momentum must lie in [0, 1), got {self.momentum}.")
+
+    @property
+    def pure_step(self) -> bool:
+        """Whether a step is a function of tensors alone: then it can be compiled."""
+        return self.momentum == 0 and self.schedule is None
 
     def init(self, params: Tree) -> Any:
-        return None
+        return {n: torch.zeros_like(p) for n, p in params.items()} if self.momentum else None
 
     def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
-        if work.active is not None:
-            grads = {k: g * work.group.spread(work.active, k, g) for k, g in grads.items()}
-        torch._foreach_add_(list(params.values()), list(grads.values()), alpha=-work.lr)
+        if self.weight_decay or self.clip_norm is not None or self.groups:
+            grads = self._clipped_and_decayed(params, grads, work)
+        if self.momentum:
+            buffers = list(state.values())
+            torch._foreach_mul_(buffers, self.momentum)
+            torch._foreach_add_(buffers, list(grads.values()))
+            grads = state
+        self._move(params, grads, work)
+
+
+@dataclass(frozen=True)
+class Adam(_Solver):
+    """Adam within a round (Kingma and Ba, ICLR 2015), with bias correction; moments start at zero every round."""
+
+    __doc__ = f"{__doc__}\n\n    {_Solver.__doc__}"
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("beta1", "beta2", "eps"):
+            check_number(name, getattr(self, name))
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
+            raise MethodError(
+                f"Adam needs 0 ≤ beta1, beta2 < 1 and eps > 0; got {self.beta1}, {self.beta2} and {self.eps}."
+            )
+
+    def init(self, params: Tree) -> Any:
+        return {n: (torch.zeros_like(p), torch.zeros_like(p)) for n, p in params.items()}
+
+    def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
+        grads = self._clipped_and_decayed(params, grads, work)
+        count = work.step + 1
+        first, second = 1 - self.beta1**count, 1 - self.beta2**count
+        directions = {}
+        for name, g in grads.items():
+            m, v = state[name]
+            m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
+            v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
+            directions[name] = (m / first) / ((v / second).sqrt_().add_(self.eps))
+        self._move(params, directions, work)

@@ -50,3 +50,10 @@ class CrossEntropy:
 
 
 binary, squared, cross_entropy = Binary, Squared, CrossEntropy
+
+
+def measured(loss: Loss) -> tuple[str, ...]:
+    """The metrics that an evaluation has for a loss, such as ("ce", "accuracy")."""
+    if isinstance(loss, Binary):
+        return ("ce", "half_ce", "accuracy", "auc")
+    return ("ce", "accuracy") if isinstance(loss, CrossEntropy) else ("loss",)

@@ -7,37 +7,15 @@ Arguments are spelt alike everywhere: ``lr``, ``local_steps`` or ``local_epochs`
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack, get_type_hints
+from typing import Any, Unpack, get_type_hints
 
 from fedsub.average import OverClients, OverHolders, OverSampledHolders
 from fedsub.batches import check_number
-from fedsub.core import Average, Method, Part
+from fedsub.compose import DEFAULTS, Common, compose
+from fedsub.core import Average, Method
 from fedsub.errors import ConfigError, MethodError, nearest
-from fedsub.local import SGD
-from fedsub.parts import Prox
-from fedsub.samplers import Everyone, Uniform
-from fedsub.server import Add
-
-
-class Common(TypedDict, total=False):
-    """Settings that the federated methods share; see `DEFAULTS`."""
-
-    lr: float
-    local_steps: int
-    local_epochs: int | None  # instead of local_steps
-    batch_size: int | None  # None: all local data
-    clients_per_round: int | None  # None: everyone
-    server_lr: float
-    batches: str
-    replacement: bool
-
-
-DEFAULTS = Common(
-    lr=0.1, local_steps=10, local_epochs=None, batch_size=5, clients_per_round=50, server_lr=1.0, batches="shuffled",
-    replacement=False,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,7 +33,8 @@ class Entry:
         """Every setting of the method and its default."""
         own = inspect.signature(self.make).parameters.values()
         common = DEFAULTS if any(p.kind is p.VAR_KEYWORD for p in own) else {}
-        return {**{p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD}, **common}
+        own = {p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD}
+        return {**own, **{name: value for name, value in common.items() if name not in own}}
 
     @property
     def types(self) -> dict[str, Any]:
@@ -64,27 +43,15 @@ class Entry:
         return {name: hints[name] for name in self.defaults}
 
 
-def _method(name: str, average: Average, common: Common, parts: tuple[Part, ...] = ()) -> Method:
-    """A method with local SGD and a plain server, from the shared settings."""
-    for setting in common:
-        if setting not in DEFAULTS:
-            raise ConfigError(f"{name} has no setting {setting!r}; {nearest(setting, CATALOGUE[name].defaults)}")
-    if common.get("local_steps") is not None and common.get("local_epochs") is not None:
-        raise MethodError(
-            f"{name} was given local_steps={common.get('local_steps')} and local_epochs={common.get('local_epochs')}; "
-            "give one of them."
-        )
-    s: dict[str, Any] = {**DEFAULTS, **common}
-    steps = None if s["local_epochs"] is not None else s["local_steps"]
-    everyone = s["clients_per_round"] is None
-    return Method(
-        local=SGD(s["lr"], steps, s["local_epochs"], s["batch_size"], s["batches"]),
-        parts=parts,
-        average=average,
-        server=Add(s["server_lr"]),
-        sampler=Everyone() if everyone else Uniform(s["clients_per_round"], s["replacement"]),
-        name=name,
-    )
+def _method(name: str, average: Average, common: Mapping[str, Any], **fixed: Any) -> Method:
+    """A method from the shared settings; ``fixed`` are those that make it what it is."""
+    for setting, value in fixed.items():
+        if common.get(setting, value) != value:
+            raise MethodError(
+                f"{name} is what it is by {setting}={value!r}, and was given {common[setting]!r}; "
+                "start from fedavg or fedsubavg for other combinations."
+            )
+    return compose(name, average, {**common, **fixed}, CATALOGUE[name].defaults)
 
 
 def fedavg(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
@@ -111,7 +78,7 @@ def fedprox(*, mu: float = 0.01, weighting: str = "samples", **common: Unpack[Co
 
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     """
-    return _method("fedprox", OverClients(weighting), common, (Prox(mu),))
+    return _method("fedprox", OverClients(weighting), {**common, "mu": mu})
 
 
 def fedsgd(
@@ -179,6 +146,119 @@ def sampled_heat(*, weighting: str = "samples", **common: Unpack[Common]) -> Met
     return _method("sampled_heat", OverSampledHolders(weighting), common)
 
 
+def scaffold(*, option: str = "II", weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """Scaffold: control variates take client drift out of the local steps.
+
+    ``option`` "II" (default) or "I" (an extra gradient pass). Twice the traffic of FedAvg.
+    Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
+    """
+    return _method("scaffold", OverClients(weighting), {**common, "variates": option})
+
+
+def scaffold_server(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """Scaffold's idea at the server alone, for large models: the step is mixed with the mean of past updates.
+
+    Our own reading of one sentence in Ding et al. 2022, not a reproduction: X + (1−β) Δ̄ + β h and
+    h ← (1−ρ) h + ρ Δ̄, with ρ the share of clients in a round. Clients keep and send nothing more.
+    """
+    return _method("scaffold_server", OverClients(weighting), common, server="history")
+
+
+def fednova(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """FedNova: updates are divided by the clients' numbers of steps, so that busy clients do not count for more.
+
+    Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", 2020.
+    """
+    return _method("fednova", OverClients(weighting), common, normalise=True)
+
+
+def fedavgm(*, server_momentum: float = 0.9, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """FedAvgM: FedAvg with momentum at the server.
+
+    Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019.
+    """
+    return _method("fedavgm", OverClients(weighting), {**common, "server_momentum": server_momentum}, server="add")
+
+
+def fedadam(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """FedAdam: the mean update is the gradient of an Adam step at the server (no bias correction, v starts at τ²).
+
+    Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+    """
+    return _method("fedadam", OverClients(weighting), common, server="adam")
+
+
+def fedyogi(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """FedYogi: as FedAdam, with second moments that change by at most the last square. Reddi et al., 2021."""
+    return _method("fedyogi", OverClients(weighting), common, server="yogi")
+
+
+def fedadagrad(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """FedAdagrad: as FedAdam, with the sum of all squares instead of a running mean. Reddi et al., 2021."""
+    return _method("fedadagrad", OverClients(weighting), common, server="adagrad")
+
+
+def frequency_aware(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """A row's step shrinks with the square root of how often it was updated: rare rows keep long steps.
+
+    The frequency-aware learning rates of centralised recommenders, as a server; it needs no heat.
+    """
+    return _method("frequency_aware", OverClients(weighting), common, server="frequency")
+
+
+def signsgd(*, server_lr: float = 0.001, local_steps: int = 1, **common: Unpack[Common]) -> Method:
+    """SignSGD with majority vote: clients send one bit per value, the server steps by the sign of their sum.
+
+    Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant", ICLR 2019.
+    """
+    settings = {**common, "server_lr": server_lr, "local_steps": local_steps}
+    if common.get("local_epochs") is not None:
+        settings.pop("local_steps")
+    return _method("signsgd", OverClients("clients"), settings, codec="sign")
+
+
+def ef_signsgd(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+    """EF-SignSGD: one bit per value and a scale; what the bits lose is kept and added next time.
+
+    Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
+    """
+    return _method("ef_signsgd", OverClients(weighting), common, codec="ef-sign")
+
+
+def power_of_choice(*, candidates: int = 100, variant: str = "pow", **common: Unpack[Common]) -> Method:
+    """Power-of-choice: of ``candidates`` drawn by data size, those with the largest loss take part.
+
+    ``variant``: "pow" (asks for the loss on all data), "cpow" (on one batch), "rpow" (last training loss, free).
+    Cho, Wang and Joshi, "Client Selection in Federated Learning", 2020.
+    """
+    return _method("power_of_choice", OverClients("clients"), {**common, "sampler": f"{variant}-d:{candidates}"})
+
+
+def ucb_cs(*, gamma: float = 0.7, **common: Unpack[Common]) -> Method:
+    """UCB-CS: a bandit chooses the clients whose discounted loss, plus a bonus for the unknown, is largest.
+
+    Cho, Gupta, Joshi and Yağan, "Bandit-based Communication-Efficient Client Selection", 2020.
+    """
+    return _method("ucb_cs", OverClients("clients"), {**common, "sampler": f"ucb:{gamma}"})
+
+
+def fedsubadam(
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
+) -> Method:
+    """FedSubAvg's corrected update as the gradient of an Adam step at the server.
+
+    For a constant coefficient c this is FedAdam with τ/c in place of τ: the correction becomes a τ per row.
+    """
+    return _method("fedsubadam", OverHolders(weighting, temper=temper, max_coef=max_coef), common, server="adam")
+
+
+def fedsubadagrad(
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
+) -> Method:
+    """FedSubAvg's corrected update as the gradient of an Adagrad step at the server."""
+    return _method("fedsubadagrad", OverHolders(weighting, temper=temper, max_coef=max_coef), common, server="adagrad")
+
+
 CATALOGUE: dict[str, Entry] = {
     "fedavg": Entry(fedavg, "FedAvg", "mean of the clients' updates", "X + Σ w_i Δ_i / Σ w_i", "McMahan et al. 2017"),
     "fedsubavg": Entry(
@@ -194,6 +274,45 @@ CATALOGUE: dict[str, Entry] = {
     "sampled_heat": Entry(
         sampled_heat, "Sampled heat", "mean over the cohort's holders of a row", "X_m + Σ w_i Δ_im / Σ_held w_i",
         "Niu et al. 2020",
+    ),
+    "scaffold": Entry(
+        scaffold, "Scaffold", "control variates against client drift", "step g − c_i + c", "Karimireddy et al. 2020"
+    ),
+    "scaffold_server": Entry(
+        scaffold_server, "Scaffold (server)", "history of updates mixed in, ours", "X + (1−β) Δ + β h", "ours"
+    ),
+    "fednova": Entry(
+        fednova, "FedNova", "updates divided by local steps", "X + τ_eff Σ p_i Δ_i / ‖a_i‖₁", "Wang et al. 2020"
+    ),
+    "fedavgm": Entry(fedavgm, "FedAvgM", "momentum at the server", "b ← β b + Δ, X + b", "Hsu et al. 2019"),
+    "fedadam": Entry(fedadam, "FedAdam", "Adam at the server", "X + η m / (√v + τ)", "Reddi et al. 2021"),
+    "fedyogi": Entry(fedyogi, "FedYogi", "Yogi at the server", "X + η m / (√v + τ)", "Reddi et al. 2021"),
+    "fedadagrad": Entry(
+        fedadagrad, "FedAdagrad", "Adagrad at the server", "v ← v + Δ², X + η Δ / (√v + τ)", "Reddi et al. 2021"
+    ),
+    "frequency_aware": Entry(
+        frequency_aware, "Frequency-aware", "steps shrink with a row's updates", "X_m + η Δ_m / √(updates of m)", "ours"
+    ),
+    "signsgd": Entry(
+        signsgd, "SignSGD", "majority vote of signs, one bit a value", "X + δ sign(Σ sign Δ_i)", "Bernstein et al. 2019"
+    ),
+    "ef_signsgd": Entry(
+        ef_signsgd, "EF-SignSGD", "signs with error feedback", "C(p) = ‖p‖₁/d · sign(p), p = Δ + e",
+        "Karimireddy et al. 2019",
+    ),
+    "power_of_choice": Entry(
+        power_of_choice, "Power-of-choice", "clients with the largest loss of d candidates", "m worst of d ∝ w_i",
+        "Cho et al. 2020",
+    ),
+    "ucb_cs": Entry(
+        ucb_cs, "UCB-CS", "a bandit selects clients", "p_k (L/N + √(2σ² ln T / N))", "Cho et al. 2020"
+    ),
+    "fedsubadam": Entry(
+        fedsubadam, "FedSubAvg + Adam", "heat correction, Adam at the server", "FedAdam on (W/W_m) Δ_m", "fedsub"
+    ),
+    "fedsubadagrad": Entry(
+        fedsubadagrad, "FedSubAvg + Adagrad", "heat correction, Adagrad at the server", "FedAdagrad on (W/W_m) Δ_m",
+        "fedsub",
     ),
 }  # fmt: skip
 

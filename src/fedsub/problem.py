@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from fedsub.data.clients import Clients, Space
 from fedsub.errors import ObjectiveError, nearest
 from fedsub.losses import Binary, CrossEntropy
 from fedsub.objective import Objective
+
+if TYPE_CHECKING:
+    from fedsub.core import Method
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,48 @@ class Problem:
         for name, space in self.tables.items():
             values += space.counts[clients] * row[name]
         return values, values + ids
+
+
+    def traffic(self, method: Method) -> Traffic:
+        """How the bytes of a method's rounds are counted."""
+        return Traffic(self, method)
+
+
+class Traffic:
+    """Bytes of each client in a round of a method.
+
+    Every payload of a part (and what the server sends of its state) is as large as the submodel; numbers take
+    4 bytes. A codec says how long the encoded update is, and row ids are then written compactly too
+    (`fedsub.codecs.wire`); without one they are plain integers.
+    """
+
+    def __init__(self, problem: Problem, method: Method):
+        self.problem, self.pooled = problem, method.pooled
+        self.sent = 1 + sum(len(part.server_slots) for part in method.parts)
+        self.returned = 1 + sum(len(part.payloads) for part in method.parts)
+        self.numbers = 4 * sum(len(part.numbers) for part in method.parts)
+        self.compact: dict[str, np.ndarray] | None = None
+        if any(part.codec for part in method.parts):
+            from fedsub.codecs.wire import row_id_bytes
+
+            self.compact = {
+                name: row_id_bytes(space.row_offsets, space.rows, space.size) for name, space in problem.spaces.items()
+            }
+
+    def plain(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(down, up) before an update is encoded."""
+        if self.pooled:
+            return np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
+        values, up = self.problem.sizes_in_bytes(clients)
+        ids = up - values
+        if self.compact is not None:
+            ids = np.sum([sizes[clients] for sizes in self.compact.values()], axis=0, dtype=np.int64)
+        return values * self.sent, values * self.returned + ids + self.numbers
+
+    def encoded(self, up: np.ndarray, clients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Bytes up of clients that delivered, with their updates as long as a codec made them (−1: plain)."""
+        values, _ = self.problem.sizes_in_bytes(clients)
+        return np.where(lengths >= 0, up - values + lengths, up)
 
 
 def _check_label(objective: Objective, clients: Clients) -> None:

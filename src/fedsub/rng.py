@@ -14,7 +14,7 @@ import numpy as np
 Array = np.ndarray
 
 # One constant per purpose keeps streams apart that share (seed, round, client).
-COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER = range(1, 8)
+COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER, TIE, AVAILABLE, PHASE, PART = range(1, 12)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -4,6 +4,7 @@ config.json      the full configuration, written once
 versions.json    python, torch, numpy, fedsub, platform
 metrics.jsonl    one line a round; the same bytes whether or not the run was interrupted
 traffic.jsonl    bytes per client
+samples.npy      how many training samples each client has, for estimates of time (`fedsub.costs`)
 timing.jsonl     seconds, CPU seconds, peak memory: never the same twice, so apart
 events.jsonl     sentences: rejected updates, damaged checkpoints, the choice of engine
 engine.json      what engine="auto" chose, as soon as it is known
@@ -14,6 +15,7 @@ result.json      written last: its presence means that the run is finished
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import platform
@@ -23,13 +25,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .errors import CheckpointError, ConfigError, RunError
 from .files import TEMPORARY, JsonLines, dump, plain, remove_temporaries, write_atomic, writing
 
 FORMAT, VERSION = "fedsub-run", 1
 REWOUND = ("metrics", "traffic", "timing")  # cut back on resume; events tell the whole story
 LOGS = (*REWOUND, "events")
-_OWN = {"config.json", "versions.json", "engine.json", "result.json", "checkpoints", ".lock"}
+SAMPLES = "samples.npy"
+_OWN = {SAMPLES, "config.json", "versions.json", "engine.json", "result.json", "checkpoints", ".lock"}
 _OWN |= {f"{name}.jsonl" for name in LOGS}
 _ABSENT = "absent"
 
@@ -103,6 +108,14 @@ class RunDir:
         """A sentence for people, with the time; `details` for programs."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._log("events").append({"time": now, "event": sentence, **details})
+
+    def keep_samples(self, sizes: np.ndarray) -> None:
+        """How many training samples each client has, written once."""
+        path = self.path / SAMPLES
+        if not path.exists():
+            raw = io.BytesIO()
+            np.save(raw, np.asarray(sizes, np.uint32), allow_pickle=False)
+            write_atomic(path, raw.getvalue())
 
     def flush(self) -> None:
         """Return once everything logged is on the disk."""

@@ -97,7 +97,6 @@ def run(
             session.event(choice.reason)
             if choice.fallback and engine == "batched":
                 warnings.warn(choice.reason, stacklevel=2)
-            method.sampler.select(1, len(problem.clients), seed)  # a wish that cannot be met is refused here
             trainer = Trainer(
                 problem,
                 method,
@@ -106,6 +105,8 @@ def run(
                 seed=seed,
                 dropout=dropout,
                 on_bad_update=on_bad_update,
+                scratch=session.dir.path.parent if session.dir is not None else None,
+                columns=choice.columns,
             )
             parts = _splits(clients, test, splits)
             evaluator = Evaluator(problem, parts, evaluate or Evaluate(), choice.columns, clients)
@@ -113,6 +114,8 @@ def run(
             if goal is not None:
                 _check_target(goal, initial)
             session.open()  # nothing was written before: a refused start leaves ``out`` free
+            if session.dir is not None:
+                session.dir.keep_samples(problem.clients.sizes)
             return session.train(trainer, evaluator, initial, rounds, goal, stop_at_target)
         finally:
             session.close()

@@ -40,7 +40,6 @@ class Session:
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.first, self.spent, self.engine_name = 1, 0.0, ""
-        self.moved: dict[str, list[torch.Tensor]] = {name: [] for name in problem.tables}
         self.dir = RunDir(out) if out is not None else None
         self.saved: Checkpoints | None = None
         self.restored: Snapshot | None = None
@@ -125,9 +124,7 @@ class Session:
             if self.engine_name:
                 engine.keep(self.engine_name)
         if self.restored is not None:
-            for name, value in self.restored.tensors.items():
-                if name.startswith("server/"):
-                    trainer.state[name.removeprefix("server/")].copy_(value)
+            trainer.state.restore({**self.restored.tensors, **self.restored.tables})
         self._tell("on_start", self._info(rounds))
         start = time.perf_counter() - self.spent
         done = stop_at_target and goal is not None and any(map(goal.reached, self.history))
@@ -143,7 +140,7 @@ class Session:
                 self.spent = time.perf_counter() - start
                 last = number == rounds
                 if number % evaluator.plan.every == 0 or last:
-                    record |= evaluator(self.params)
+                    record |= evaluator(trainer.model(number))
                     done = stop_at_target and goal is not None and goal.reached(record)
                 self._note(report)
                 self._record(record, report, time.perf_counter() - begin, time.process_time() - cpu)
@@ -151,6 +148,7 @@ class Session:
                     self._save(trainer, number)
                 if interrupted() and not last and not done:
                     raise Interrupted(self._how_to_resume(number))
+            trainer.settle(number)
             final = evaluator.final(self.params)
         self._warn_of_divergence()
         result = Result(
@@ -186,8 +184,8 @@ class Session:
             "round": number,
             "loss": report.loss,
             "clients": len(report.clients),
-            "down": int(report.down.sum()),
-            "up": int(report.up.sum()),
+            "down": report.total_down,
+            "up": report.total_up,
             "lost": report.lost,
             "rejected": len(report.rejected),
         }
@@ -196,9 +194,6 @@ class Session:
         if len(report.rejected):
             named = ", ".join(str(self.problem.clients.client_ids[c]) for c in report.rejected[:5])
             self.event(f"left out {len(report.rejected)} update(s) with NaN or infinity, of client(s) {named}")
-        if self.saved is not None:
-            for name, rows in report.moved.items():
-                self.moved[name].append(rows)
 
     def _record(
         self,
@@ -216,6 +211,12 @@ class Session:
                     "down": report.down.tolist(),
                     "up": report.up.tolist(),
                 }
+                if len(report.probed):
+                    traffic |= {
+                        "probed": report.probed.tolist(),
+                        "probe_down": report.probe_down.tolist(),
+                        "probe_up": report.probe_up.tolist(),
+                    }
                 self.dir.log_traffic({"round": record["round"], **traffic})
                 self.dir.log_timing(
                     {"round": record["round"], "seconds": seconds, "cpu": cpu, "peak_bytes": peak_memory()}
@@ -226,13 +227,11 @@ class Session:
         if self.saved is None or self.dir is None:
             return
         self.dir.flush()
-        moved = {name: np.unique(torch.cat(rows).cpu().numpy()) for name, rows in self.moved.items() if rows}
-        tensors = {name: self.params[name] for name in self.problem.dense}
-        tensors |= {f"server/{name}": value for name, value in trainer.state.items()}
+        state = trainer.state
+        tensors = {name: self.params[name] for name in self.problem.dense} | state.small()
         meta = {"files": self.dir.positions(), "seconds": self.spent, "engine": trainer.engine.name}
-        tables = {name: self.params[name] for name in self.problem.tables}
-        self.saved.save(Snapshot(number, tensors, tables, meta), moved)
-        self.moved = {name: [] for name in self.problem.tables}
+        tables = {name: self.params[name] for name in self.problem.tables} | state.tables()
+        self.saved.save(Snapshot(number, tensors, tables, meta), state.take_moved())
 
     def event(self, sentence: str) -> None:
         self.events.append(sentence)

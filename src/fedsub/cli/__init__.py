@@ -1,4 +1,4 @@
-"""The command line: `fedsub run`, `compare`, `heat`, `methods`, `bench`, `resume`.
+"""The command line: `fedsub run`, `compare`, `tune`, `heat`, `methods`, `costs`, `bench`, `resume`.
 
 Nothing here imports torch until a command needs it, so that help comes at once.
 """

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsub.cli.options import OUTPUT, DataFlags, Flags, takes
+from fedsub.cli.options import OUTPUT, DataFlags, Flags, TuneFlags, takes
 from fedsub.errors import ConfigError
 
 What = Annotated[
@@ -39,13 +39,25 @@ def register(app: typer.Typer) -> None:
         "fedsub compare clicks.parquet --client user --label click --table item=item,history --model embedding",
         "fedsub compare study.toml --out results --resume --set train.lr=0.3",
     ))(compare)  # fmt: skip
-    app.command(epilog=examples("fedsub resume runs/movielens-like-20260131-120000"))(resume)
+    app.command(epilog=examples(
+        "fedsub tune movielens-like --scale 0.1 --methods fedavg,fedsubavg --grid lr=0.1,0.3,1,3 --seeds 3",
+        "fedsub tune ratings.csv --client user --label liked --table item --grid lr=0.01..10/7 --out runs/tuned",
+        "fedsub tune study.toml --grid lr=0.01..10 --grid server_lr=0.1..10 --search random --trials 20",
+    ))(tune)  # fmt: skip
+    app.command(epilog=examples(
+        "fedsub resume runs/movielens-like-20260131-120000",
+        "fedsub resume runs/demo --devices datacentre",
+    ))(resume)  # fmt: skip
     app.command(epilog=examples(
         "fedsub heat movielens-like",
         "fedsub heat ratings.csv --client user --table item --out heat.png",
         "fedsub heat study.toml -k 100 --json",
     ))(heat)  # fmt: skip
     app.command(epilog=examples("fedsub methods", "fedsub methods fedsubavg"))(methods)
+    app.command(epilog=examples(
+        "fedsub costs --workers 8 --parameters 1000000",
+        "fedsub costs -k 100 -n 38840 --bandwidth 500e3 --latency 0.05",
+    ))(costs)  # fmt: skip
     app.command(epilog=examples("fedsub bench", "fedsub bench --rounds 20 --json"))(bench)
 
 
@@ -95,6 +107,66 @@ def compare(
     train(made, View(quiet=flags.quiet, as_json=flags.json), command="compare", resume=flags.resume)
 
 
+@takes(TuneFlags, without=("stop_at_target", "tensorboard", "checkpoint_every"))
+def tune(
+    what: What,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Methods or labels of [methods], with commas: fedavg,fedsubavg.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to search: lr=0.1,0.3,1 or lr=0.01..10/7 (seven points) or lr=0.01..10 (a range, for random); "
+            "fedprox.mu=0.01,0.1 is for one method. Repeatable. Default lr=0.01..10/7.",
+            metavar="AXIS=VALUES",
+        ),
+    ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(help="grid, random or optuna. Default grid; random if grids differ in size or --trials is given."),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Settings of each method, for random and optuna.", metavar="N")
+    ] = None,
+    search_seed: Annotated[int, typer.Option(help="Seed of random and optuna.", metavar="N")] = 0,
+    select: Annotated[
+        str, typer.Option(help="Choose by final or best validation loss, or by the rounds to --target.")
+    ] = "final",
+    validation: Annotated[
+        float, typer.Option(help="Share of the training samples to choose by; training does not see them.")
+    ] = 0.1,
+    retrain_on_all: Annotated[
+        bool, typer.Option("--retrain-on-all", help="Train the winners on training and validation samples together.")
+    ] = False,
+    *,
+    flags: TuneFlags,
+) -> None:
+    """Search settings, the same way for every method, and compare the winners on test data.
+
+    Settings are chosen on validation samples, cut from the training samples; the test samples are looked at once,
+    when the choice is made.
+    """
+    from fedsub.cli.show import View
+    from fedsub.cli.tune import tune as search_for
+    from fedsub.cli.what import experiment
+
+    chosen = [m.strip() for m in (methods or "").split(",") if m.strip()]
+    made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
+    search_for(
+        made,
+        View(quiet=flags.quiet, as_json=flags.json),
+        grid=grid or ["lr=0.01..10/7"],
+        search=search,
+        trials=trials,
+        search_seed=search_seed,
+        select=select,
+        validation=validation,
+        retrain_on_all=retrain_on_all,
+        workers=flags.workers,
+        resume=flags.resume,
+    )
+
+
 def resume(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="What --out was, or one run's directory in it.", show_default=False)
@@ -103,13 +175,21 @@ def resume(
         bool, typer.Option("--quiet", "-q", help="Print only the table and where the results are.")
     ] = False,
     json: Json = False,
+    devices: Annotated[
+        str | None, typer.Option(help="Draw the estimated time for phones, datacentre or none, not as it was started.")
+    ] = None,
 ) -> None:
-    """Go on with an interrupted run or comparison, as it was started; the result is the same."""
+    """Go on with an interrupted run or comparison, as it was started; the result is the same.
+
+    A finished one is drawn again.
+    """
     from fedsub.cli import folder
     from fedsub.cli.show import View
     from fedsub.cli.train import finished, report, train
 
     out, command, made, warnings = folder.load(directory)
+    if devices is not None:
+        made = made.with_devices(devices)
     view = View(quiet=quiet, as_json=json)
     with view.busy("Loading"):
         done = finished(made, out)
@@ -145,6 +225,22 @@ def methods(
     from fedsub.cli.catalogue import show
 
     show(name, as_json=json)
+
+
+def costs(
+    workers: Annotated[int, typer.Option("--workers", "-k", help="Workers that average one vector.")] = 8,
+    parameters: Annotated[int, typer.Option("--parameters", "-n", help="Values of the vector.")] = 1_000_000,
+    bytes_per_parameter: Annotated[int, typer.Option("--bytes", help="Bytes of one value.")] = 4,
+    bandwidth: Annotated[float, typer.Option(help="Bytes per second of one link. Default: an assumed 10 MB/s.")] = 1e7,
+    latency: Annotated[float, typer.Option(help="Seconds that a message is under way. Default: an assumed 50 ms.")] = (
+        0.05
+    ),
+    json: Json = False,
+) -> None:
+    """What averaging costs: a parameter server beside a ring all-reduce; values, bytes, estimated seconds."""
+    from fedsub.cli.costs import show
+
+    show(workers, parameters, bytes_per_parameter, bandwidth, latency, as_json=json)
 
 
 def bench(

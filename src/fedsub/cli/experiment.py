@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsub import tasks
-from fedsub.config import Config, show, words
+from fedsub.config import Config, merge, parse, show, words
 from fedsub.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ class Experiment:
     @property
     def name(self) -> str:
         return self.config.task or Path(self.config.data.path or "data").stem
+
+    def with_devices(self, name: str) -> Experiment:
+        """The same with time estimated for other devices, which changes no result."""
+        raw = merge(self.config.plain(), {"run": {"devices": name}})
+        return replace(self, config=parse(raw, "The settings"))
 
     def path(self) -> Path | None:
         given = self.config.data.path
@@ -71,11 +76,23 @@ class Experiment:
 
     def split(self, clients: Clients) -> tuple[Clients, Clients | None]:
         """(train, test); plain columns that are no features, such as the time to split by, are dropped."""
+        train, test = self._cut(clients)
+        return self._features(train), None if test is None else self._features(test)
+
+    def split_with_validation(self, clients: Clients, share: float) -> tuple[Clients, Clients, Clients, Clients | None]:
+        """(train, validation, both together, test): validation is cut from the training part as test was cut off."""
+        both, test = self._cut(clients)
+        how = self.config.split
+        by = "random" if how.by == "none" else how.by
+        train, validation = both.split(1 - share, by=by, column=self._split_column(), seed=how.seed + 1)
+        held_out, whole = self._features(validation), self._features(both)
+        return self._features(train), held_out, whole, None if test is None else self._features(test)
+
+    def _cut(self, clients: Clients) -> tuple[Clients, Clients | None]:
         how = self.config.split
         if how.by == "none":
-            return self._features(clients), None
-        train, test = clients.split(how.train, by=how.by, column=self._split_column(), seed=how.seed)
-        return self._features(train), self._features(test)
+            return clients, None
+        return clients.split(how.train, by=how.by, column=self._split_column(), seed=how.seed)
 
     def _split_column(self) -> str | None:
         return self.config.split.column if self.config.split.by in ("time", "last") else None

@@ -17,7 +17,7 @@ from fedsub.errors import CheckpointError, ConfigError
 
 FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
 # May change between the start and a resume: they change no result. So may methods be added.
-FREE = ("run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "data.path")
+FREE = ("run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "data.path")
 
 
 def default_out(name: str) -> Path:
@@ -74,6 +74,10 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
         None,
     )
     if out is None:
+        if (folder / "tune.json").exists():
+            raise ConfigError(
+                f"{folder} is a search of fedsub tune; go on with it by the same fedsub tune command and --resume."
+            )
         if (folder / "config.json").exists():
             raise ConfigError(
                 f"{folder} is a run made from Python, without a {FILE}; go on with it from Python: run(…, resume=True)."

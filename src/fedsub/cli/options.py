@@ -112,7 +112,20 @@ class Flags(DataFlags):
     tensorboard: Annotated[
         bool | None, _option(OUTPUT, "Also log to OUT/tensorboard.", "--tensorboard"), "run.tensorboard"
     ] = None
+    devices: Annotated[
+        str | None,
+        _option(OUTPUT, "Estimate time for phones, datacentre or none (docs/costs.md). Default phones."),
+        "run.devices",
+    ] = None
     quiet: Annotated[bool, _option(OUTPUT, "Print only the table and where the results are.", "--quiet", "-q")] = False
+
+
+@dataclass(frozen=True)
+class TuneFlags(Flags):
+    workers: Annotated[int, _option(SPEED, "Processes that train trials. Results do not change.", min=1)] = 2
+    resume: Annotated[
+        bool, _option(OUTPUT, "Train only what --out does not hold yet; the grid may be wider.", "--resume")
+    ] = False
 
 
 def given(flags: DataFlags) -> list[tuple[str, str, Any]]:
@@ -129,16 +142,17 @@ def _annotations(kind: type[DataFlags]) -> dict[str, tuple[Any, ...]]:
     return {name: hint.__metadata__ for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
-def takes(kind: type[DataFlags]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the fields of ``kind`` as options; it gets them as its argument ``flags``."""
+def takes(kind: type[DataFlags], without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of ``kind`` as options, some left out; it gets them as its argument ``flags``."""
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(kind, include_extras=True)
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
-        names = [f.name for f in fields(kind)]
+        kept = [f for f in fields(kind) if f.name not in without]
+        names = [f.name for f in kept]
         options = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-            for f in sorted(fields(kind), key=lambda f: PANELS.index(hints[f.name].__metadata__[0].rich_help_panel))
+            for f in sorted(kept, key=lambda f: PANELS.index(hints[f.name].__metadata__[0].rich_help_panel))
         ]
 
         def call(**values: Any) -> None:

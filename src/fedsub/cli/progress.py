@@ -59,22 +59,27 @@ class Lines(Follow):
             self.view.note(f"{self.title}: round {self.round} of {self.rounds}, {self.value}")
 
 
+def bars(view: View) -> Progress:
+    """Bars with what they are about, the time left and a current ``value``."""
+    return Progress(
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4, max_width=30)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[value]}", style="cyan", table_column=Column(no_wrap=True)),
+        expand=True,
+        console=view.console,
+        transient=True,
+        refresh_per_second=5,
+    )
+
+
 class Bars(Follow):
     """A bar for the run and, when there are several, one for all of them."""
 
     def __init__(self, view: View, *rest: Any):
         super().__init__(view, *rest)
-        self.bars = Progress(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4, max_width=30)),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[value]}", style="cyan", table_column=Column(no_wrap=True)),
-            expand=True,
-            console=view.console,
-            transient=True,
-            refresh_per_second=5,
-        )
+        self.bars = bars(view)
         self.all = None
         if len(self.runs) > 1:
             self.all = self.bars.add_task("All rounds", total=len(self.runs) * self.rounds, value="")

@@ -40,7 +40,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         methods = experiment.methods(len(clients))
         for label, method in methods.items():
             try:
-                method.sampler.select(1, 1 if method.pooled else len(clients), 0)
+                method.sampler.bind(clients.sizes.sum(keepdims=True) if method.pooled else clients.sizes)
             except MethodError as error:  # too large a cohort
                 raise MethodError(f"{label}: {error}") from error
         objective = experiment.objective(clients)
@@ -75,6 +75,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
             out=out,
             resume=resume,
             target=target,
+            devices=config.run.devices,
             callbacks=callbacks,
             engine=config.run.engine,
             chunk=config.run.chunk,
@@ -107,7 +108,7 @@ def finished(experiment: Experiment, out: Path) -> Comparison | None:
     if not results:
         return None
     target = _target(experiment.config.run.target)
-    made = Comparison(results, target, path=out)
+    made = Comparison(results, target, path=out, devices=experiment.config.run.devices)
     made.metric = target.metric if target else next(iter(made.metrics()), made.metric)
     return made
 
@@ -184,13 +185,9 @@ def _target(text: str | None) -> Target | None:
 
 def _check_metric(target: Target, loss: Loss | None, tested: bool) -> None:
     """A target on a metric that is never measured would be missed without a word. No loss: a built-in model's."""
-    from fedsub.losses import Binary, CrossEntropy
+    from fedsub.losses import Binary, measured
 
-    kinds: tuple[str, ...] = ("loss",)
-    if loss is None or isinstance(loss, Binary):
-        kinds = ("ce", "half_ce", "accuracy", "auc")
-    elif isinstance(loss, CrossEntropy):
-        kinds = ("ce", "accuracy")
+    kinds = measured(Binary() if loss is None else loss)
     known = [f"{split}.{kind}" for split in (("train", "test") if tested else ("train",)) for kind in kinds]
     if target.metric not in known:
         raise ConfigError(f"The target {target} is about {target.metric!r}; {nearest(target.metric, known)}")

@@ -6,9 +6,9 @@ import copy
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from fedsub import rng
 from fedsub.aggregate import SpaceRows
 from fedsub.batches import Batches
-from fedsub.core import Cohort, Method, Tree
+from fedsub.clientstate import ClientState
+from fedsub.core import Cohort, Group, Message, Method, Tree, Work, take_rows
 from fedsub.errors import ObjectiveError
 from fedsub.losses import Batch
 from fedsub.problem import Problem
@@ -38,6 +39,8 @@ class Job:
     batches: Batches
     round: int
     seed: int
+    shared: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the server keeps of it
+    kept: ClientState | None = None  # what clients keep between rounds
 
     def keys(self) -> np.ndarray:
         """One random word per client and step, int64 [K, steps], for dropout."""
@@ -51,10 +54,16 @@ class Delivery:
     """What a group of clients sends back: the clients ``where`` of the cohort, in its order."""
 
     where: slice
-    deltas: Tree
+    message: Message
     losses: np.ndarray  # mean training loss over the local steps, by client
+    deviations: np.ndarray  # standard deviation over the local steps, by client
     finite: np.ndarray  # bool by client: no NaN or infinity in the update
     stacked: bool
+    kept: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the clients keep from now on
+
+    @property
+    def deltas(self) -> Tree:
+        return self.message.trees["update"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,80 @@ class Plan:
     dropout: bool = False
     sample_mask: bool = False  # whether the module reads which samples are real
     random: bool = False  # other random functions; only the serial engine can seed them
+
+
+def make_work(job: Job, names: Sequence[str], sent: Tree, group: Group, who: np.ndarray) -> Work:
+    """The scene of a group's local work; ``who`` are the positions of its clients in the cohort."""
+    method = job.method
+    device = next(iter(sent.values())).device
+    scales = {name: method.local.scale(name) for name in names}
+    return Work(
+        job.round,
+        0,
+        method.local.rate(job.round),
+        sent,
+        group,
+        steps=torch.from_numpy(job.batches.steps[who].astype(np.float32)).to(device),
+        scales={name: scale for name, scale in scales.items() if scale != 1.0},
+        words=job.cohort.words(job.seed, rng.PART, job.round)[who],
+        method=method,
+    )
+
+
+def load_state(problem: Problem, job: Job, work: Work, who: np.ndarray, places: dict[str, slice]) -> None:
+    """Give the group what its parts keep: the clients' own and what the server sends along, laid out like ``sent``."""
+    group, double = work.group, False
+    for part in job.method.parts:
+        if not (part.client_slots or part.server_slots):
+            continue
+        double = len(who) > 1 and who[0] == who[1]  # a chunk of one that is run as a pair
+        rows = {s: _twice(job.rows[s].rows[at], double) for s, at in places.items()}
+        stored = {s: _twice(job.rows[s].stored[at], double) for s, at in places.items()}
+        work.server[part.key] = {
+            slot: _sent_of(problem, job.shared[part.key][slot], rows, group) for slot in part.server_slots
+        }
+        if part.client_slots:
+            assert job.kept is not None
+            clients = job.cohort.clients[who]
+            work.client[part.key] = {
+                slot: _laid_out(problem, job.kept.read(f"{part.key}.{slot}", clients, stored), group)
+                for slot in part.client_slots
+            }
+
+
+def mean_gradient(params: Tree, at: Tree, steps: Sequence[Callable[[], Tree]]) -> Tree:
+    """The mean over steps of the gradient at ``at``. The steps read ``params``, which are lent and given back."""
+    own = {name: value.clone() for name, value in params.items()}
+    for name, value in params.items():
+        value.copy_(at[name])
+    mean = steps[0]()
+    for step in steps[1:]:
+        torch._foreach_add_(list(mean.values()), list(step().values()))
+    torch._foreach_mul_(list(mean.values()), 1.0 / len(steps))
+    for name, value in params.items():
+        value.copy_(own[name])
+    return mean
+
+
+def _twice(rows: Tensor, double: bool) -> Tensor:
+    return torch.cat([rows, rows]) if double else rows
+
+
+def _sent_of(problem: Problem, whole: Tree, rows: dict[str, Tensor], group: Group) -> Tree:
+    out: Tree = {}
+    for name, value in whole.items():
+        if name in problem.tables:
+            out[name] = take_rows(value, rows[problem.tables[name].name])
+        else:
+            out[name] = value.expand(group.count, *value.shape) if group.stacked else value
+    return out
+
+
+def _laid_out(problem: Problem, stacked: Tree, group: Group) -> Tree:
+    """Dense state comes stacked; a lone client's has no such dimension."""
+    if group.stacked:
+        return stacked
+    return {name: value if name in problem.tables else value[0] for name, value in stacked.items()}
 
 
 def template(problem: Problem, device: torch.device) -> nn.Module:

@@ -19,8 +19,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsub.core import Group, Tree, Work, take_rows
-from fedsub.engines.base import Delivery, Job, Plan, Workers, all_finite, columns_to, template
+from fedsub.aggregate import places_of
+from fedsub.core import Group, Message, Tree, Work, take_rows
+from fedsub.engines.base import (
+    Delivery,
+    Job,
+    Plan,
+    Workers,
+    all_finite,
+    columns_to,
+    load_state,
+    make_work,
+    template,
+)
 from fedsub.engines.compiled import CompiledSteps
 from fedsub.engines.trace import Traced, trace
 from fedsub.problem import Problem
@@ -33,6 +44,7 @@ CACHE_BYTES = 52_000_000
 class Packed:
     """A chunk of clients laid out for the traced step."""
 
+    who: np.ndarray  # position in the cohort of every client; a lone one stands there twice
     sent: Tree
     group: Group
     offsets: list[Tensor]  # by table: first arena row of each client, int64 [c]
@@ -86,49 +98,58 @@ class Batched:
         return -(-size // next(alike, pieces))
 
     def _chunk(self, job: Job, where: slice, keys: np.ndarray | None) -> Delivery:
-        problem, packed = self.problem, self._pack(job, where)
+        problem, method, packed = self.problem, job.method, self._pack(job, where)
         sent, group, steps = packed.sent, packed.group, job.batches.steps[where]
         same = bool((steps == steps[0]).all())
         words = torch.zeros((packed.weights.shape[0], group.count), dtype=torch.int64, device=packed.weights.device)
         if keys is not None:
             words += torch.from_numpy(np.ascontiguousarray(keys[where, : len(words)].T)).to(words.device)
+        work = make_work(job, problem.names, sent, group, packed.who)
+        load_state(problem, job, work, packed.who, {s: places_of(rows, where) for s, rows in job.rows.items()})
         if self.compile and same:
             params, losses = self._compiled_steps(job, where, packed, words)
         else:
-            params, losses = self._eager_steps(job, where, packed, words, None if same else steps)
+            params, losses = self._eager_steps(job, where, packed, words, work, None if same else steps)
         count = where.stop - where.start
         deltas: Tree = {name: params[name] - sent[name] for name in problem.names}
         finite = np.ones(count, bool)
         if not all_finite(deltas.values()):
             bad = [group.total(n, (~torch.isfinite(d)).to(torch.float32)) for n, d in deltas.items()]
             finite = (torch.stack(bad).sum(0) == 0).cpu().numpy()[:count]
+        message = Message({"update": deltas})
+        for part in method.parts:
+            part.finish(message, params, work)
         if count < group.count:
-            deltas = {n: d[: len(d) // 2] for n, d in deltas.items()}
-        mean_loss = losses[:count].double().cpu().numpy() / steps
-        return Delivery(where, deltas, mean_loss, finite, stacked=True)
+            _halve(message, work)
+        losses = losses[:, :count].cpu().numpy()  # [steps, c]; 0 where a client was done
+        mean = losses.cumsum(0)[-1] / steps
+        square = (losses**2).cumsum(0)[-1] / steps
+        deviations = np.sqrt(np.maximum(square - mean**2, 0.0))
+        return Delivery(where, message, mean, deviations, finite, stacked=True, kept=work.client)
 
-    def _eager_steps(self, job: Job, where: slice, packed: Packed, words: Tensor, steps: np.ndarray | None):
+    def _eager_steps(self, job: Job, where: slice, packed: Packed, words: Tensor, work: Work, steps: np.ndarray | None):
         """All local steps, one after the other; ``steps`` if clients differ in how many they do."""
         method, gradient = job.method, self._step_for(job, where).run
         params: Tree = {name: value.clone() for name, value in packed.sent.items()}
         leaves, columns = list(params.values()), list(packed.columns.values())
         state = method.local.init(params)
-        work = Work(job.round, 0, method.local.lr, packed.sent, packed.group)
         losses = []
-        batches = zip(*[c.unbind(0) for c in (*columns, packed.weights, words)], strict=True)
+        batches = list(zip(*[c.unbind(0) for c in (*columns, packed.weights, words)], strict=True))
+        work.gradient = lambda at: _mean_gradient(gradient, params, at, packed, batches, work, steps)
+        for part in method.parts:
+            part.begin(params, work)
         for work.step, batch in enumerate(batches):
             if steps is not None:
-                active = torch.from_numpy(np.asarray(work.step < steps, np.float32)).to(words.device)
-                work.active = active.expand(packed.group.count)
+                work.active = _active(work.step, steps, packed.group.count, words.device)
             values, *found = gradient(*leaves, *packed.offsets, *batch)
             grads = dict(zip(params, found, strict=True))
             for part in method.parts:
                 grads = part.grad(grads, params, work)
             method.local.step(params, grads, state, work)
             losses.append(values)
-        # A running sum adds in order; sum(1) would add in another order for another chunk size.
+        # A running sum adds in order; sum(2) would add in another order for another chunk size.
         weighted = (torch.stack(losses) * packed.weights).double()
-        return params, weighted.cumsum(2)[:, :, -1].cumsum(0)[-1]
+        return params, weighted.cumsum(2)[:, :, -1]
 
     def _compiled_steps(self, job: Job, where: slice, packed: Packed, words: Tensor):
         names, total = self.problem.names, len(packed.weights)
@@ -138,15 +159,15 @@ class Batched:
             self._compiled[at] = CompiledSteps(traced, names, len(self.problem.tables), job.method, total)
         steps = self._compiled[at]
         sent = list(packed.sent.values())
-        leaves, losses = sent, torch.zeros(packed.group.count, device=words.device)
+        leaves, losses = sent, []
         for low in range(0, total, steps.unroll):
             span = slice(low, low + steps.unroll)
             columns = [c[span] for c in packed.columns.values()]
             leaves, lost = steps.run(
                 leaves, sent, packed.group, packed.offsets, columns, packed.weights[span], words[span]
             )
-            losses = losses + lost
-        return dict(zip(names, leaves, strict=True)), losses
+            losses.append(lost)
+        return dict(zip(names, leaves, strict=True)), torch.cat(losses).double()
 
     def _pack(self, job: Job, where: slice) -> Packed:
         """Gather rows, dense parameters and batches of a chunk.
@@ -178,7 +199,7 @@ class Batched:
         columns = columns_to(arrays, device)
         if self.plan.sample_mask:
             columns["sample_mask"] = (weights > 0).to(weights.dtype)
-        return Packed(sent, Group(len(which), True, counts), offsets, columns, weights)
+        return Packed(which, sent, Group(len(which), True, counts), offsets, columns, weights)
 
     def _step_for(self, job: Job, where: slice) -> Traced:
         """The traced step for this chunk's shapes; traced on first use."""
@@ -195,6 +216,35 @@ class Batched:
             traced = trace(self.problem, self._module, tables, dense, columns, weights, dropout=self.plan.dropout)
             self._traced[count, size] = traced
         return self._traced[count, size]
+
+
+def _active(step: int, steps: np.ndarray, count: int, device: torch.device) -> Tensor:
+    """1 for the clients of the chunk that still have steps to do, 0 for the others."""
+    return torch.from_numpy(np.asarray(step < steps, np.float32)).to(device).expand(count)
+
+
+def _mean_gradient(gradient, params: Tree, at: Tree, packed: Packed, batches: list, work: Work, steps):
+    """The mean over each client's own steps of the gradient at ``at``."""
+    group, out = packed.group, None
+    for step, batch in enumerate(batches):
+        _, *found = gradient(*[at[name] for name in params], *packed.offsets, *batch)
+        grads = dict(zip(params, found, strict=True))
+        if steps is not None:
+            active = _active(step, steps, group.count, batch[-1].device)
+            grads = {n: g * group.spread(active.to(g.dtype), n, g) for n, g in grads.items()}
+        out = grads if out is None else {n: out[n].add_(g) for n, g in grads.items()}
+    assert out is not None
+    return {n: g * group.spread(1.0 / work.steps.to(g.dtype), n, g) for n, g in out.items()}
+
+
+def _halve(message: Message, work: Work) -> None:
+    """Keep the first of two equal clients."""
+    for tree in (*message.trees.values(), *[t for slots in work.client.values() for t in slots.values()]):
+        for name, value in tree.items():
+            tree[name] = value[: len(value) // 2]
+    message.numbers = {name: value[:1] for name, value in message.numbers.items()}
+    if message.encoded is not None:
+        message.encoded = message.encoded[:1]
 
 
 def _chunk_rows(job: Job, space: str, where: slice, which: np.ndarray, device) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedsub.core import Group, Method, Tree, Work
+from fedsub.core import Group, Method, Part, Tree, Work
 from fedsub.engines.trace import Traced
 
 # Compile time grows with the number of operations; unrolling a few steps of a small model removes most of
@@ -17,8 +17,12 @@ MOST_OPERATIONS = 300
 
 def impure(method: Method) -> str | None:
     """The name of a slot whose local step depends on more than tensors, and so cannot be compiled."""
-    slots = [*method.parts, method.local]
+    slots = [*[part for part in method.parts if _acts_in_steps(part)], method.local]
     return next((type(s).__name__ for s in slots if not getattr(s, "pure_step", False)), None)
+
+
+def _acts_in_steps(part: Part) -> bool:
+    return type(part).grad is not Part.grad or type(part).begin is not Part.begin
 
 
 class CompiledSteps:
@@ -40,7 +44,7 @@ class CompiledSteps:
         weights: Tensor,
         words: Tensor,
     ) -> tuple[list[Tensor], Tensor]:
-        """(new parameters, losses summed over the steps by client); nothing is changed in place."""
+        """(new parameters, losses [unroll, c]); nothing is changed in place."""
         # Parts may need to know whose a row is; without parts nothing asks.
         owners = [group.owners(name) for name in group.counts] if self.parts else []
         for tensor in (*leaves[: self.n_tables], *sent[: self.n_tables], *owners):
@@ -55,15 +59,16 @@ def _steps(gradient: Callable[..., tuple[Tensor, ...]], names: Sequence[str], me
         params: Tree = dict(zip(tables, [leaf.clone() for leaf in leaves], strict=True))
         held = dict(zip(tables, owners, strict=False))
         group = Group(len(words[0]), True, held, held)  # owners are known: counts are never read
-        work = Work(0, 0, method.local.lr, dict(zip(tables, sent, strict=True)), group)
-        losses = torch.zeros(len(words[0]), dtype=leaves[0].dtype, device=leaves[0].device)
+        scales = {name: scale for name in tables if (scale := method.local.scale(name)) != 1.0}
+        work = Work(0, 0, method.local.lr, dict(zip(tables, sent, strict=True)), group, scales=scales)
+        losses = []
         for s in range(unroll):
             values, *found = gradient(*params.values(), *offsets, *[c[s] for c in columns], weights[s], words[s])
             grads = dict(zip(tables, found, strict=True))
             for part in method.parts:
                 grads = part.grad(grads, params, work)
             method.local.step(params, grads, None, work)
-            losses = losses + (values * weights[s]).sum(1)
-        return list(params.values()), losses
+            losses.append((values * weights[s]).sum(1))
+        return list(params.values()), torch.stack(losses)
 
     return steps

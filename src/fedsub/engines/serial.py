@@ -8,8 +8,21 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from fedsub.core import Group, Tree, Work, take_rows
-from fedsub.engines.base import Delivery, Filled, Job, Plan, Workers, all_finite, columns_to, template
+from fedsub.aggregate import places_of
+from fedsub.core import Group, Message, Tree, take_rows
+from fedsub.engines.base import (
+    Delivery,
+    Filled,
+    Job,
+    Plan,
+    Workers,
+    all_finite,
+    columns_to,
+    load_state,
+    make_work,
+    mean_gradient,
+    template,
+)
 from fedsub.engines.rewrite import Rewrite
 from fedsub.problem import Problem
 
@@ -34,37 +47,53 @@ class Serial:
         if not hasattr(self.workers.local, "module"):
             self.workers.local.module = Filled(template(problem, device))
         module = self.workers.local.module.module
-        sent = submodel(problem, job, k)
+        sent, who = submodel(problem, job, k), np.array([k])
         leaves = self.workers.local.module.fill({name: sent[name].clone() for name in problem.names})
         params: Tree = {name: p.data for name, p in leaves.items()}
         state = method.local.init(params)
-        work = Work(job.round, 0, method.local.lr, sent, Group(1, stacked=False))
+        work = make_work(job, problem.names, sent, Group(1, stacked=False), who)
+        load_state(problem, job, work, who, {s: places_of(rows, slice(k, k + 1)) for s, rows in job.rows.items()})
         data = columns_to(problem.clients.gather(batches.samples[k], self.plan.columns, local=True), device)
         all_weights = torch.from_numpy(batches.weights[k]).to(device)
         sizes = (batches.weights[k] > 0).sum(1).tolist()  # padding stands behind the real samples
         real = torch.ones(max(sizes), dtype=all_weights.dtype, device=device)
-        losses = []
-        for work.step in range(int(batches.steps[k])):
-            size = sizes[work.step]
-            weights = all_weights[work.step, :size]
-            batch = {name: values[work.step, :size] for name, values in data.items()}
+
+        def gradient(step: int) -> tuple[torch.Tensor, Tree]:
+            size = sizes[step]
+            weights = all_weights[step, :size]
+            batch = {name: values[step, :size] for name, values in data.items()}
             batch["sample_mask"] = real[:size]
-            with self._randomness(keys, k, work.step):
+            with self._randomness(keys, k, step):
                 values = problem.objective.loss(problem.objective.output(module, batch), batch)
             loss = values if values.ndim == 0 else values @ weights.to(values.dtype)
             found = torch.autograd.grad(loss, tuple(leaves.values()), allow_unused=True)
-            grads = {name: g if g is not None else torch.zeros_like(params[name]) for name, g in zip(leaves, found)}
+            found = (g if g is not None else torch.zeros_like(p) for g, p in zip(found, params.values(), strict=True))
+            return loss, dict(zip(leaves, found, strict=True))
+
+        steps = int(batches.steps[k])
+        work.gradient = lambda at: mean_gradient(params, at, [lambda s=s: gradient(s)[1] for s in range(steps)])
+        for part in method.parts:
+            part.begin(params, work)
+        losses = []
+        for work.step in range(steps):
+            loss, grads = gradient(work.step)
             for part in method.parts:
                 grads = part.grad(grads, params, work)
             method.local.step(params, grads, state, work)
             losses.append(loss.item())
         deltas = {name: params[name] - sent[name] for name in problem.names}
+        finite = all_finite(deltas.values())
+        message = Message({"update": deltas})
+        for part in method.parts:
+            part.finish(message, params, work)
         return Delivery(
             slice(k, k + 1),
-            deltas,
+            message,
             np.array([np.mean(losses)]),
-            np.array([all_finite(deltas.values())]),
+            np.array([np.std(losses)]),
+            np.array([finite]),
             stacked=False,
+            kept=work.client,
         )
 
     def _randomness(self, keys: np.ndarray | None, k: int, step: int):

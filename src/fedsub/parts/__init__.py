@@ -1,5 +1,8 @@
-"""Parts: what a method adds to every client's local work."""
+"""Parts: what a method adds to the work of clients and server."""
 
+from fedsub.parts.clip_rows import ClipRows
+from fedsub.parts.nova import NormalisedSteps
 from fedsub.parts.prox import Prox
+from fedsub.parts.scaffold import ControlVariates
 
-__all__ = ["Prox"]
+__all__ = ["ClipRows", "ControlVariates", "NormalisedSteps", "Prox"]

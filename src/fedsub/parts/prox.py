@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from fedsub.batches import check_number
 from fedsub.core import Method, Part, Tree, Work
 from fedsub.errors import MethodError
@@ -25,11 +27,12 @@ class Prox(Part):
         check_number("mu of Prox", self.mu)
         if self.mu < 0:
             raise MethodError(f"mu of Prox must not be negative, got {self.mu}.")
-        if self.mu * method.local.lr > 1:
+        lr = getattr(method.local, "largest_lr", method.local.lr)
+        if self.mu * lr > 1:
             raise MethodError(
-                f"Prox(mu={self.mu}) with lr={method.local.lr} overshoots what was sent "
-                f"(lr·mu = {self.mu * method.local.lr:g} > 1); lower one of them."
+                f"Prox(mu={self.mu}) with lr={lr} overshoots what was sent "
+                f"(lr·mu = {self.mu * lr:g} > 1); lower one of them."
             )
 
     def grad(self, grads: Tree, params: Tree, work: Work) -> Tree:
-        return {k: g + self.mu * (params[k] - work.sent[k]) for k, g in grads.items()}
+        return {k: torch.add(g, params[k] - work.sent[k], alpha=self.mu) for k, g in grads.items()}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fedsub.files import write_atomic, writing
 from fedsub.report.curves import decile_metric
 from fedsub.report.page import moves_bytes, render, shown_metrics
-from fedsub.report.plots import bytes_plot, deciles_plot, png, rounds_plot
+from fedsub.report.plots import bytes_plot, deciles_plot, png, rounds_plot, time_plot
 from fedsub.report.table import csv_rows, markdown_table, rich_table, text_table
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = [
     "rich_table",
     "rounds_plot",
     "text_table",
+    "time_plot",
     "write_report",
 ]
 
@@ -38,8 +39,9 @@ __all__ = [
 def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path:
     """Write table.csv, table.md, the plots of every shown metric and report.html; returns the page.
 
-    Plots are rounds-<metric>.png, bytes-<metric>.png (if bytes were moved) and deciles-<metric>.png (if
-    measured), where <metric> is what the plot shows: by decile it is of the test split, if there is one.
+    Plots are rounds-<metric>.png, bytes-<metric>.png (if bytes were moved), time-<metric>.png (if the runs were
+    kept in directories, which know the bytes by client) and deciles-<metric>.png (if measured), where <metric>
+    is what the plot shows: by decile it is of the test split, if there is one.
     """
     folder = Path(folder)
     with writing(folder):
@@ -52,6 +54,8 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
         write_atomic(folder / f"rounds-{_name(metric)}.png", png(rounds_plot(comparison, metric)))
         if moves_bytes(comparison):
             write_atomic(folder / f"bytes-{_name(metric)}.png", png(bytes_plot(comparison, metric)))
+        if comparison.timed:
+            write_atomic(folder / f"time-{_name(metric)}.png", png(time_plot(comparison, metric)))
     shown = {decile_metric(comparison, metric) for metric in shown_metrics(comparison)} - {None}
     for metric in sorted(m for m in shown if m is not None):
         write_atomic(folder / f"deciles-{_name(metric)}.png", png(deciles_plot(comparison, metric)))

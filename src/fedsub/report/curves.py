@@ -65,7 +65,7 @@ def curve(results: Sequence[Result], metric: str, position: Position = rounds) -
     for result in results:
         at = position(result)
         pairs = zip(*result.series(metric), strict=True)
-        if points := {n: (at[n], y) for n, y in pairs if math.isfinite(y)}:
+        if points := {n: (at[n], y) for n, y in pairs if math.isfinite(y) and n in at}:
             seeds.append(points)
     out = Curve()
     shared = sorted(set.intersection(*(set(points) for points in seeds))) if seeds else []

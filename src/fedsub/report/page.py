@@ -88,7 +88,7 @@ def _results(comparison: Comparison) -> str:
 
 
 def _metrics(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """A section per metric: against rounds, against bytes, by heat. A decile plot appears once."""
+    """A section per metric: against rounds, bytes and time, by heat. A decile plot appears once."""
     several = any(len(results) > 1 for results in comparison.results.values())
     band = " Lines are means over the seeds, bands reach from the lowest to the highest." if several else ""
     bars = " Points are means over the seeds, bars reach from the lowest to the highest." if several else ""
@@ -108,6 +108,12 @@ def _metrics(comparison: Comparison) -> list[tuple[str, str, str]]:
         if moves_bytes(comparison):
             caption = f"{name} against the data that a client in every round would have moved, down and up."
             text += figure(plots.bytes_plot, caption + band, f"Line chart: {caption} {last}", metric)
+        if comparison.timed:
+            caption = (
+                f"{name} against the time that the rounds would take {w.on_devices(comparison)}: an estimate from "
+                "assumed bandwidths, latencies and speeds, in which a round lasts as long as its slowest client."
+            )
+            text += figure(plots.time_plot, caption + band, f"Line chart: {caption} {last}", metric)
         shown = decile_metric(comparison, metric)
         if shown is not None and shown not in drawn:
             drawn.add(shown)

@@ -1,4 +1,4 @@
-"""Three pictures of a comparison: a metric against rounds, against bytes, and by feature heat.
+"""Pictures of a comparison: a metric against rounds, bytes and estimated time, and by feature heat.
 
 Each function takes a `Comparison` and a metric and returns a matplotlib Figure of its own; pyplot's
 global state is left alone. ``narrow=True`` draws for the width of a phone.
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedsub.report import words as w
-from fedsub.report.curves import Curve, Decile, by_decile, curve, decile_groups, decile_metric, megabytes
+from fedsub.report.curves import Curve, Decile, Position, by_decile, curve, decile_groups, decile_metric, megabytes
 from fedsub.report.drawing import INK, MUTED, SideLabel, canvas, finish, key, nothing, side_labels, style, y_limits
 from fedsub.result import Result, mean_std
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedsub.comparing import Comparison
 
 TICKS = {"nbins": 6, "steps": [1, 2, 2.5, 5, 10]}
-LOG_FROM = 20  # methods whose totals of bytes differ by this factor do not share a linear axis
+LOG_FROM = 20  # methods whose totals differ by this factor do not share a linear axis
 
 
 def rounds_plot(comparison: Comparison, metric: str | None = None, *, narrow: bool = False) -> Figure:
@@ -49,13 +49,35 @@ def bytes_plot(comparison: Comparison, metric: str | None = None, *, narrow: boo
 
     A method that moves nothing, the centralised baseline, is a dashed line at its best value.
     """
-    metric = metric or comparison.metric
+    label = "megabytes per participating client, down and up, summed over the rounds"
+    return _against(comparison, metric or comparison.metric, megabytes, label, narrow)
+
+
+def time_plot(comparison: Comparison, metric: str | None = None, *, narrow: bool = False) -> Figure:
+    """A metric against the time that the rounds would take on the comparison's devices, as estimated.
+
+    A method that moves nothing does not run on them: it is a dashed line at its best value.
+    """
+    if not comparison.timed:
+        return nothing(*canvas(narrow), "no estimated time is known: it takes runs that were kept in directories")
+    clocks = [comparison.clock(r) for results in comparison.results.values() for r in results]
+    unit, length = w.duration_unit(max((max(c.values()) for c in clocks if c), default=0.0))
+    label = f"estimated {unit} {w.on_devices(comparison)}, summed over the rounds"
+
+    def position(result: Result) -> dict[int, float]:
+        return {n: seconds / length for n, seconds in comparison.clock(result).items()}
+
+    return _against(comparison, metric or comparison.metric, position, label, narrow)
+
+
+def _against(comparison: Comparison, metric: str, position: Position, xlabel: str, narrow: bool) -> Figure:
+    """A metric against what training costs; methods that move nothing cost nothing and are lines."""
     figure, axes = canvas(narrow)
     curves: dict[str, Curve] = {}
     still: dict[str, float] = {}
     for label, results in comparison.results.items():
         if _moves(results):
-            curves[label] = curve(results, metric, megabytes)
+            curves[label] = curve(results, metric, position)
         else:
             still[label] = mean_std([r.best(metric) for r in results])[0]
     if not any(curves.values()):
@@ -70,8 +92,7 @@ def bytes_plot(comparison: Comparison, metric: str | None = None, *, narrow: boo
             colour = style(order.index(label))["color"]
             axes.axhline(best, color=colour, linestyle=(0, (6, 4)), lw=1.4)
             marks.append(SideLabel(best, f"{w.cut(label, 26)}, best {w.number(best)}", colour))
-    axes.set(xlabel=_wrapped("megabytes per participating client, down and up, summed over the rounds", narrow))
-    axes.set(ylabel=_wrapped(w.with_unit(metric), narrow))
+    axes.set(xlabel=_wrapped(xlabel, narrow), ylabel=_wrapped(w.with_unit(metric), narrow))
     if log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(ends) > 1000 * min(ends) else (1.0, 3.0)))
@@ -180,7 +201,7 @@ def _moves(results: list[Result]) -> bool:
 
 
 def _positive(found: Curve) -> Curve:
-    """Without the start at zero bytes, which a logarithmic axis cannot show."""
+    """Without the start at zero, which a logarithmic axis cannot show."""
     keep = [i for i, x in enumerate(found.x) if x > 0]
     parts = [[part[i] for i in keep] for part in (found.x, found.mean, found.low, found.high)]
     return Curve(*parts, tails=[[p for p in tail if p[0] > 0] for tail in found.tails])

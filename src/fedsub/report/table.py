@@ -51,6 +51,8 @@ def columns(comparison: Comparison) -> list[Column]:
     out.append(
         _column("bytes per client and round", [w.size(s) for s in sizes], [s or math.nan for s in sizes], keep=5)
     )
+    if comparison.timed:
+        out.append(replace(_time(comparison), keep=3))
     times = [mean_std([r.seconds for r in results])[0] for results in runs]
     out.append(_column("seconds per run", [w.seconds(t) for t in times], times, keep=1))
     return out
@@ -66,6 +68,11 @@ def notes(comparison: Comparison) -> list[str]:
         out.append(f"Rounds: {found}; “300+” means not within 300 rounds.")
         if several:
             out[-1] += " “(2 of 3)” is the mean over the seeds that got there."
+    if comparison.timed:
+        out.append(
+            f"Time {w.on_devices(comparison)}: estimated from assumed bandwidths, latencies and speeds, not measured; "
+            "a round lasts as long as its slowest client."
+        )
     out.append("Metrics: the best value of all evaluated rounds, hence a little optimistic.")
     if several:
         out.append("With several seeds: mean ± sample standard deviation over the seeds; bytes and seconds: mean.")
@@ -95,6 +102,27 @@ def _rounds(runs: Sequence[list[Result]], target: Target) -> Column:
         cells.append(text)
         values.append(mean if len(reached) == len(first) else math.nan)
     return _column(f"rounds to {w.target_words(target)}", cells, values)
+
+
+def _time(comparison: Comparison) -> Column:
+    """Estimated time on the devices: to the target if there is one, else of a round."""
+    cells, values, target = [], [], comparison.target
+    for results in comparison.results.values():
+        known = [(r, clock) for r in results if (clock := comparison.clock(r))]
+        whole = mean_std([max(clock.values()) for _, clock in known])[0]
+        if target is None:
+            value = mean_std([max(clock.values()) / max(1, *clock) for _, clock in known])[0]
+            text = w.duration(value)
+        else:
+            reached = comparison.times_to_target(results)
+            value = mean_std(reached)[0]
+            text = w.duration(value) if reached or not known else f"{w.duration(whole)}+"
+            if 0 < len(reached) < len(results):
+                text, value = f"{text} ({len(reached)} of {len(results)})", math.nan
+        cells.append(text)
+        values.append(value)
+    what = "time of a round" if target is None else "time to the target"
+    return _column(f"estimated {what} {w.on_devices(comparison)}", cells, values)
 
 
 def _metric(runs: Sequence[list[Result]], metric: str) -> Column:
@@ -206,7 +234,12 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
     head = ["method", "seeds", "rounds"]
     if target is not None:
         head += [f"rounds to {target}: {part}" for part in ("seeds that reached it", "mean", "std")]
-    for name in [*(f"best {metric}" for metric in metrics), "bytes per client and round", "seconds"]:
+    names = [*(f"best {metric}" for metric in metrics), "bytes per client and round", "seconds"]
+    if comparison.timed:
+        names.append(f"estimated seconds {w.on_devices(comparison)}")
+    if comparison.timed and target is not None:
+        names.append(f"{names[-1]} to {target}")
+    for name in names:
         head += [f"{name}: mean", f"{name}: std"]
     rows = [head]
     for label, results in comparison.results.items():
@@ -218,6 +251,10 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
         for metric in metrics:
             row += _pair([r.best(metric) for r in results])
         row += [*_pair([r.bytes_per_client() for r in results]), *_pair([r.seconds for r in results])]
+        if comparison.timed:
+            row += _pair([max(clock.values()) for r in results if (clock := comparison.clock(r))])
+        if comparison.timed and target is not None:
+            row += _pair(comparison.times_to_target(results))
         rows.append(row)
     return rows
 

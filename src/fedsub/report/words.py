@@ -54,6 +54,12 @@ def target_limit(target: Target) -> str:
     return f"{_SIGNS.get(target.op, target.op)} {target.value:g}"
 
 
+def on_devices(comparison: Comparison) -> str:
+    """Where the estimated time would pass: "on phones"."""
+    named = comparison.devices
+    return f"on {'unknown devices' if named is None else getattr(named, 'name', named)}"
+
+
 def measured(comparison: Comparison) -> list[str]:
     """Every metric that some run measured, in order."""
     seen: dict[str, None] = {}
@@ -114,6 +120,23 @@ def size(count: float) -> str:
 
 def seconds(count: float) -> str:
     return DASH if math.isnan(count) else f"{count:.3g}" if count < 99.5 else f"{count:,.0f}"
+
+
+DURATIONS = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+_SHORT = {"days": "d", "hours": "h", "minutes": "min", "seconds": "s"}
+
+
+def duration_unit(time: float) -> tuple[str, float]:
+    """The unit for a time of about so many seconds, and its seconds: minutes from two of them on, and so on."""
+    return next((unit for unit in DURATIONS if time >= 2 * unit[1]), DURATIONS[-1])
+
+
+def duration(time: float) -> str:
+    """So many seconds in a fitting unit: "35.2 s", "4.1 h"; an unknown time is a dash."""
+    if math.isnan(time):
+        return DASH
+    name, length = duration_unit(time)
+    return f"{seconds(time / length)} {_SHORT[name]}"
 
 
 def compact(count: int) -> str:

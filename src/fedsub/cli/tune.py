@@ -1,0 +1,172 @@
+"""`fedsub tune`: search the settings of several methods in the same way and compare the winners."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from fedsub.cli import folder
+from fedsub.cli.experiment import Experiment, expand
+from fedsub.cli.progress import bars
+from fedsub.cli.show import View, number
+from fedsub.cli.train import _all, _counts, _device
+from fedsub.data import Clients
+from fedsub.errors import ConfigError
+from fedsub.evaluate import Evaluate
+from fedsub.objective import Objective
+from fedsub.running import Interrupted
+from fedsub.tuning import Tuning
+from fedsub.tuning import tune as search_for
+from fedsub.tuning.trials import Job, Trial
+from fedsub.tuning.workers import Watch
+
+
+@dataclass
+class Model:
+    """The configured objective as a function of the seed that can be sent to other processes."""
+
+    experiment: Experiment
+    clients: Clients
+
+    def __call__(self, seed: int) -> Objective:
+        return self.experiment.objective(self.clients)(seed)
+
+
+class Lines(Watch):
+    """``Trials 12 of 63: FedAvg, seed 1, validation loss 0.6712``, and a bar with the time left on a terminal."""
+
+    def __init__(self, view: View):
+        self.view, self.title, self.total, self.done = view, "", 0, 0
+        self.bars = bars(view) if view.console.is_terminal and not view.quiet else None
+        self.task: Any = None
+
+    def on_phase(self, title: str, total: int, done: int) -> None:
+        self.title, self.total, self.done = title, total, done
+        if done:
+            self.view.note(f"{title}: {done} of {total} were trained before and are read.")
+        if self.bars is not None:
+            if self.task is not None:
+                self.bars.remove_task(self.task)
+            self.task = self.bars.add_task(title, total=total, completed=done, value="")
+
+    def on_trial(self, job: Job, trial: Trial) -> None:
+        self.done += 1
+        split = "test" if "test" in trial.final else "validation"
+        end = f"{split} loss {number(trial.loss(split))}" if trial.failure is None else "failed"
+        text = f"{job.label}, seed {job.seed}, {end}"
+        if self.bars is None:
+            self.view.note(f"{self.title} {self.done} of {self.total}: {text}")
+        else:
+            self.bars.update(self.task, completed=self.done, value=text)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        if self.bars is None:
+            yield
+        else:
+            with self.bars:
+                yield
+
+
+def tune(
+    experiment: Experiment,
+    view: View,
+    *,
+    grid: list[str],
+    search: str | None,
+    trials: int | None,
+    search_seed: int,
+    select: str,
+    validation: float,
+    retrain_on_all: bool,
+    workers: int,
+    resume: bool,
+) -> None:
+    config = experiment.config
+    out = expand(config.run.out) if config.run.out else folder.default_out(f"{experiment.name}-tune")
+    if not 0 < validation < 1:
+        raise ConfigError(f"--validation is {validation:g}, expected a share of the training samples, such as 0.1.")
+    if config.run.stop_at_target:
+        raise ConfigError("run.stop_at_target has no meaning for fedsub tune, which trains all rounds; leave it out.")
+    with view.busy("Loading"):
+        experiment.methods(1)  # mistakes in settings come before minutes of reading
+        _device(config.run.device)
+        parts = experiment.split_with_validation(experiment.clients(), validation)
+        train, held_out, both, test = parts
+        settings = experiment.settings(len(train))
+        methods = {label: {"method" if k == "name" else k: v for k, v in s.items()} for label, s in settings.items()}
+    view.note(
+        f"{experiment.name}: {_counts(train)}; validation: {held_out.samples:,} samples"
+        + (f"; test: {test.samples:,} samples" if test else "; no test split")
+    )
+    view.note(f"Writing to {out}")
+    plan, watch = config.evaluate, Lines(view)
+    try:
+        with watch.shown():
+            found = search_for(
+                methods,
+                Model(experiment, train),
+                train,
+                grid=grid,
+                rounds=config.train.rounds,
+                test=test,
+                validation=held_out,
+                retrain=both if retrain_on_all else False,
+                seeds=config.train.seed_list,
+                search=search,  # type: ignore[arg-type]
+                trials=trials,
+                search_seed=search_seed,
+                select=select,  # type: ignore[arg-type]
+                target=config.run.target,
+                workers=workers,
+                out=out,
+                resume=resume,
+                evaluate=Evaluate(plan.every, _all(plan.samples), _all(plan.final_samples)),
+                # The engine must not depend on timings, or the last digits would change with the workers.
+                engine=config.run.engine if "engine" in config.run.model_fields_set else "batched",
+                watch=watch,
+                chunk=config.run.chunk,
+                compile=config.run.compile,
+                device=config.run.device,
+                dropout=config.run.dropout,
+                on_bad_update=config.run.on_bad_update,
+                settings={"model": config.model.model_dump(exclude_none=True), "label": train.label},
+            )
+    except Interrupted:
+        view.stopped(
+            f"Stopped; finished trials are kept. Go on with the same command and --resume --out {shlex.quote(str(out))}"
+        )
+        raise typer.Exit(130) from None
+    _report(found, view)
+
+
+def _report(found: Tuning, view: View) -> None:
+    if not view.quiet:
+        view.console.print(Text("\n" + found.trials_table().rstrip()), soft_wrap=True)
+    view.console.print(Text(("" if view.quiet else "\n") + found.table().rstrip()), soft_wrap=True)
+    view.line(f"All trials: {found.path}/trials.csv; winners: winners.csv, by heat decile: deciles.csv")
+    view.finish(
+        {
+            "command": "tune",
+            "out": str(found.path),
+            "search": found.search,
+            "criterion": found.criterion.title,
+            "trials": found.counts,
+            "notes": found.notes,
+            "winners": [
+                {
+                    "method": label,
+                    "settings": setting.values,
+                    "validation": [found.criterion.value(t) for t in setting.trials],
+                    "test": [{"seed": t.seed, **t.final.get("test", {})} for t in found.tested.get(label, [])],
+                }
+                for label, setting in found.chosen.items()
+            ],
+        }
+    )

@@ -1,0 +1,77 @@
+"""What clients keep between rounds: control variates, residuals, personal values.
+
+One store for all of it. A slot of a table holds one entry per row of every S(i), client after client, in the
+order of the data (`Space.rows`); a slot of a dense parameter holds one entry per client. So the state of a
+client has the layout of its submodel, and nothing is stored for rows that it does not hold. A client that
+never took part has zeros, which cost neither memory nor disk as long as nobody writes them.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.core import Tree, take_rows
+from fedsub.problem import Problem
+
+MAPPED_FROM = 1 << 30  # bytes from which a slot lives in a file instead of in memory
+
+
+class ClientState:
+    """Slots of all clients. ``tensors`` are named "slot/parameter" and go into checkpoints by moved rows."""
+
+    def __init__(self, problem: Problem, params: Tree, slots: Sequence[str], *, folder: Path | None = None):
+        self.problem, self.slots, self.folder = problem, tuple(slots), folder
+        self.device = next(iter(params.values())).device
+        self.tensors: Tree = {}
+        self.moved: dict[str, list[Tensor]] = {}
+        for slot in self.slots:
+            for name, like in params.items():
+                self.tensors[f"{slot}/{name}"] = self._zeros(name, like)
+
+    def _zeros(self, name: str, like: Tensor) -> Tensor:
+        if name in self.problem.tables:
+            shape = (len(self.problem.tables[name].rows), *like.shape[1:])
+        else:
+            shape = (len(self.problem.clients), *like.shape)
+        size = math.prod(shape) * like.element_size()
+        if size < MAPPED_FROM:
+            return torch.zeros(shape, dtype=like.dtype, device=self.device)
+        # A file full of holes, already unlinked: it takes the space of what is written and vanishes with the process.
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            file.truncate(size)
+            mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
+        return torch.from_numpy(mapped).view(like.dtype).reshape(shape)
+
+    def read(self, slot: str, clients: np.ndarray, places: dict[str, Tensor]) -> Tree:
+        """A slot of some clients, stacked: their rows one behind the other (``places`` by space), dense [c, …]."""
+        who = torch.from_numpy(clients)
+        out: Tree = {}
+        for name in self.problem.names:
+            stored = self.tensors[f"{slot}/{name}"]
+            space = self.problem.tables.get(name)
+            where = who if space is None else places[space.name]
+            out[name] = take_rows(stored, where.to(stored.device)).to(self.device)
+        return out
+
+    def write(self, slot: str, clients: np.ndarray, places: dict[str, Tensor], values: Tree) -> None:
+        """Store what `read` would give back. Parameters missing from ``values`` keep what they have."""
+        who = torch.from_numpy(clients)
+        for name, value in values.items():
+            key = f"{slot}/{name}"
+            stored, space = self.tensors[key], self.problem.tables.get(name)
+            where = (who if space is None else places[space.name]).to(stored.device).long()
+            _put(stored, where, value.to(stored.device))
+            self.moved.setdefault(key, []).append(where)
+
+
+def _put(stored: Tensor, where: Tensor, values: Tensor) -> None:
+    if stored.ndim == 2 and stored.shape[1] == 1:  # torch handles a vector in a tight loop
+        stored, values = stored.view(-1), values.reshape(-1)
+    stored.index_copy_(0, where, values)

@@ -1,0 +1,48 @@
+"""Settings by parameter: ``groups={"items.*": {"lr": 0.5}, "head.*": {"weight_decay": 1e-4}}``.
+
+A pattern is a parameter's name with ``*`` and ``?``; the first one that fits a name and has the setting wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Any
+
+from fedsub.errors import MethodError, nearest
+
+Groups = Mapping[str, Mapping[str, float]]
+
+
+def setting(groups: Groups | None, name: str, key: str, default: Any) -> Any:
+    """The value of ``key`` for the parameter ``name``, or the default."""
+    for pattern, values in (groups or {}).items():
+        if key in values and fnmatchcase(name, pattern):
+            return values[key]
+    return default
+
+
+def check_groups(groups: Groups | None, allowed: Collection[str], what: str) -> None:
+    """Refuse groups that are no mapping of patterns to known settings with finite numbers."""
+    if groups is None:
+        return
+    example = '{"items.*": {"lr": 0.5}}'
+    if not isinstance(groups, Mapping) or not all(isinstance(v, Mapping) for v in groups.values()):
+        raise MethodError(f"groups of {what} must map patterns to settings, like {example}; got {groups!r}.")
+    for pattern, values in groups.items():
+        for key, value in values.items():
+            if key not in allowed:
+                raise MethodError(f"groups[{pattern!r}] of {what} sets {key!r}; {nearest(str(key), allowed)}")
+            if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+                raise MethodError(f"groups[{pattern!r}][{key!r}] of {what} must be a finite number, got {value!r}.")
+
+
+def check_patterns(groups: Groups | None, names: Collection[str], what: str) -> None:
+    """Refuse a pattern that fits no parameter: a typing error would silently change nothing."""
+    for pattern in groups or {}:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise MethodError(
+                f"groups of {what} name {pattern!r}, which fits no parameter; they are {', '.join(names)}."
+            )

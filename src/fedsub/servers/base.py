@@ -1,0 +1,159 @@
+"""What fedsub's servers share: a rule by element, and rows that catch up when they are needed.
+
+A rule says where one round moves a parameter (`RowServer.move`) and where k rounds in which nobody sent a row
+move it (`RowServer.drift`). The rest is bookkeeping: gather the round's rows, apply the rule, put them back.
+The state "last" holds the round up to which a row is current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsub.batches import check_number
+from fedsub.core import Tree, add_rows, take_rows
+from fedsub.errors import MethodError
+from fedsub.patterns import Groups, check_groups, check_patterns, setting
+
+CHUNK = 1 << 18  # elements of a table that catch up at once: all rows of a large one would take much memory
+
+
+class RowServer:
+    """A server whose rule treats every element alike. Subclasses are frozen dataclasses."""
+
+    lr: float
+    groups: Groups | None
+
+    def __post_init__(self) -> None:
+        check_positive("server_lr", self.lr)
+        check_groups(self.groups, ("lr",), type(self).__name__)
+        for pattern, values in (self.groups or {}).items():
+            for key, value in values.items():
+                check_positive(f"groups[{pattern!r}][{key!r}]", value)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether rows that nobody sent have something to catch up on."""
+        return False
+
+    def fitted(self, share: float) -> RowServer:
+        """The server for a population of which ``share`` takes part in a round (K/N)."""
+        return self
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What is remembered of every parameter."""
+        return ()
+
+    def first(self, slot: str, param: Tensor, table: bool) -> Tensor:
+        """What a slot holds before the first round."""
+        return torch.zeros_like(param)
+
+    def move(self, update: Tensor, held: Tree) -> Tensor:
+        """Where one round moves a parameter (before lr); changes what is held, by slot, in place."""
+        raise NotImplementedError
+
+    def drift(self, held: Tree, gap: Tensor) -> Tensor:
+        """Where gap[i] ≥ 1 rounds with update 0 move row i (before lr); changes what is held in place."""
+        raise NotImplementedError
+
+    def init(self, params: Tree, tables: Collection[str]) -> Tree:
+        check_patterns(self.groups, params, type(self).__name__)
+        state = {
+            f"{slot}/{name}": self.first(slot, param, name in tables)
+            for name, param in params.items()
+            for slot in self.slots
+        }
+        if self.lazy:
+            for name in tables:
+                rows, device = len(params[name]), params[name].device
+                state[f"last/{name}"] = torch.zeros(rows, dtype=torch.int32, device=device)
+        return state
+
+    def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
+        self.catch_up(params, rows, state, round - 1)  # free if the caller has done it
+        for name, update in mean.items():
+            lr = setting(self.groups, name, "lr", self.lr)
+            if name not in rows:
+                held = {slot: state[f"{slot}/{name}"] for slot in self.slots}
+                params[name].add_(self.move(update, held), alpha=lr)
+                continue
+            held = self._take(name, rows[name], state)
+            add_rows(params[name], rows[name], times(self.move(update, held), lr))
+            self._put(name, rows[name], held, state, round)
+
+    def catch_up(self, params: Tree, rows: dict[str, Tensor] | None, state: Tree, round: int) -> None:
+        for name, param in params.items() if self.lazy else ():
+            last = state.get(f"last/{name}")
+            if last is None or (rows is not None and name not in rows):
+                continue
+            if rows is None:
+                behind = (last < round).nonzero().view(-1)
+            else:
+                behind = rows[name][take_rows(last, rows[name]) < round]
+            lr = setting(self.groups, name, "lr", self.lr)
+            for some in behind.split(max(1, CHUNK * len(param) // max(1, param.numel()))):
+                if len(some):
+                    held = self._take(name, some, state)
+                    add_rows(param, some, times(self.drift(held, round - take_rows(last, some)), lr))
+                    self._put(name, some, held, state, round)
+
+    def _take(self, name: str, rows: Tensor, state: Tree) -> Tree:
+        return {slot: take_rows(state[f"{slot}/{name}"], rows) for slot in self.slots}
+
+    def _put(self, name: str, rows: Tensor, held: Tree, state: Tree, round: int) -> None:
+        for slot, values in held.items():
+            put_rows(state[f"{slot}/{name}"], rows, values)
+        if self.lazy:
+            state[f"last/{name}"].index_fill_(0, rows.long(), round)
+
+
+def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Replace some rows of a table."""
+    if table.ndim == 2 and table.shape[1] == 1:  # as in core.take_rows
+        table, values = table.view(-1), values.reshape(-1)
+    table.index_copy_(0, rows.long(), values)
+
+
+def times(values: Tensor, factor: float) -> Tensor:
+    return values if factor == 1 else values * factor
+
+
+def by_row(values: Tensor, like: Tensor) -> Tensor:
+    """One number per row (or one for all, [1]), in the shape and dtype that multiply ``like``."""
+    return values.to(like.dtype).reshape([-1] + [1] * (like.ndim - 1) if like.ndim else [])
+
+
+def power(base: float, gap: Tensor, like: Tensor) -> Tensor:
+    """base^k for each row, k its gap; in double precision until the end."""
+    return by_row(torch.pow(base, gap.double()), like)
+
+
+def geometric(ratio: float, gap: Tensor, like: Tensor) -> Tensor:
+    """ratio + ratio² + … + ratio^k for each row, k its gap; 0 ≤ ratio < 1."""
+    if ratio == 0:
+        return by_row(torch.zeros_like(gap), like)
+    # 1 − ratio^k by expm1: a ratio close to 1 would cancel digits.
+    log = torch.tensor(ratio, dtype=torch.float64).log().item()
+    return by_row(torch.expm1(gap.double() * log) * (-ratio / (1 - ratio)), like)
+
+
+def check_positive(name: str, value: Any) -> None:
+    check_number(name, value)
+    if not value > 0:
+        raise MethodError(f"{name} must be positive, got {value}.")
+
+
+def check_decay(name: str, value: Any) -> None:
+    """Refuse the share of a running mean that is kept from round to round unless it lies in [0, 1)."""
+    check_number(name, value)
+    if not 0 <= value < 1:
+        raise MethodError(f"{name} must be at least 0 and less than 1, the share kept each round; got {value}.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise MethodError(f"{name} must be True or False, got {value!r}.")

@@ -1,0 +1,131 @@
+"""Everything a run remembers besides the model: of the server, of parts, of clients, of the sampler.
+
+For checkpoints it is a flat set of named tensors. Those that have a row per table row, or per row of a client,
+are saved by the rows that moved; the rest is small and saved whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.aggregate import SpaceRows, places_of
+from fedsub.clientstate import ClientState
+from fedsub.core import Cohort, Method, Tree
+from fedsub.engines.base import Delivery
+from fedsub.errors import CheckpointError
+from fedsub.problem import Problem
+
+
+class State:
+    def __init__(
+        self, problem: Problem, method: Method, params: Tree, sampler: dict[str, np.ndarray], folder: Path | None
+    ):
+        self.problem, self.method, self.sampler = problem, method, sampler
+        self.server: Tree = method.server.init(params, problem.tables)
+        self.shared: dict[str, dict[str, Tree]] = {
+            part.key: {slot: {n: torch.zeros_like(p) for n, p in params.items()} for slot in part.server_slots}
+            for part in method.parts
+            if part.server_slots
+        }
+        slots = [f"{part.key}.{slot}" for part in method.parts for slot in part.client_slots]
+        self.kept = ClientState(problem, params, slots, folder=folder) if slots else None
+        self._moved: dict[str, list[Tensor]] = {name: [] for name in problem.tables}
+        self._by_table = {name: table for name, table in self._named().items() if table is not None}
+
+    def _named(self) -> dict[str, str | None]:
+        """Every tensor but the clients', and the table whose rows it shares."""
+        out: dict[str, str | None] = {}
+        for name, value in self.server.items():
+            table = name.partition("/")[2]
+            space = self.problem.tables.get(table)
+            out[f"server/{name}"] = table if space is not None and value.ndim and len(value) >= space.size else None
+        for part, slots in self.shared.items():
+            for slot, tree in slots.items():
+                for name in tree:
+                    out[f"part/{part}.{slot}/{name}"] = name if name in self.problem.tables else None
+        return out
+
+    def _tensors(self) -> Tree:
+        out = {f"server/{name}": value for name, value in self.server.items()}
+        for part, slots in self.shared.items():
+            for slot, tree in slots.items():
+                out |= {f"part/{part}.{slot}/{name}": value for name, value in tree.items()}
+        return out
+
+    def note(self, rows: Mapping[str, Tensor]) -> None:
+        """These rows of tables have moved, and with them what the server and parts keep of them."""
+        for name, moved in rows.items():
+            self._moved[name].append(moved)
+
+    def keep(self, delivery: Delivery, cohort: Cohort, rows: dict[str, SpaceRows], finite: np.ndarray) -> None:
+        """Store what a group of clients keeps, except for those whose update was refused."""
+        assert self.kept is not None
+        good = finite[delivery.where]
+        clients = cohort.clients[delivery.where]
+        places = {space: one.stored[places_of(one, delivery.where)] for space, one in rows.items()}
+        held = {s: torch.from_numpy(np.repeat(good, r.counts[delivery.where])) for s, r in rows.items()}
+        for part, slots in delivery.kept.items():
+            for slot, tree in slots.items():
+                values = dict(tree)
+                if not delivery.stacked:
+                    values = {n: v if n in self.problem.tables else v.unsqueeze(0) for n, v in tree.items()}
+                if good.all():
+                    self.kept.write(f"{part}.{slot}", clients, places, values)
+                elif good.any():
+                    for name, value in values.items():
+                        space = self.problem.tables.get(name)
+                        which = torch.from_numpy(good) if space is None else held[space.name]
+                        values[name] = value[which.to(value.device)]
+                    some = {s: p[held[s].to(p.device)] for s, p in places.items()}
+                    self.kept.write(f"{part}.{slot}", clients[good], some, values)
+
+    def copy_tables(self, params: Tree) -> tuple[Tree, Tree]:
+        """Copies of tables and of the server's state, to look ahead without changing anything."""
+        own = {name: p.clone() if name in self.problem.tables else p for name, p in params.items()}
+        return own, {name: value.clone() for name, value in self.server.items()}
+
+    # Checkpoints
+
+    def small(self) -> Tree:
+        """What is saved whole."""
+        tensors = {name: value for name, value in self._tensors().items() if name not in self._by_table}
+        return tensors | {f"sampler/{name}": torch.from_numpy(value) for name, value in self.sampler.items()}
+
+    def tables(self) -> Tree:
+        """What is saved by moved rows."""
+        tensors = self._tensors()
+        kept = {} if self.kept is None else {f"client/{name}": value for name, value in self.kept.tensors.items()}
+        return {name: tensors[name] for name in self._by_table} | kept
+
+    def take_moved(self) -> dict[str, np.ndarray] | None:
+        """The rows of every saved table, the model's too, that moved since the last call; None: possibly all."""
+        if getattr(self.method.server, "whole_tables", False):
+            return None
+        none = np.zeros(0, np.int64)
+        moved = {name: _distinct(rows) for name, rows in self._moved.items()}
+        moved |= {name: moved[table] for name, table in self._by_table.items()}
+        self._moved = {name: [] for name in self.problem.tables}
+        if self.kept is not None:
+            rows = {f"client/{name}": self.kept.moved.get(name) for name in self.kept.tensors}
+            moved |= {name: _distinct(parts) if parts else none for name, parts in rows.items()}
+            self.kept.moved = {}
+        return moved
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `small` and `tables` gave to a checkpoint."""
+        for name, value in {**self.small(), **self.tables()}.items():
+            if name not in tensors or tensors[name].shape != value.shape:
+                raise CheckpointError(
+                    f"The checkpoint has no {name} of the shape {tuple(value.shape)}, which the method keeps; it "
+                    "belongs to another method or version. Start the run again in another directory."
+                )
+            value.copy_(tensors[name])
+
+
+def _distinct(rows: list[Tensor]) -> np.ndarray:
+    return np.unique(torch.cat([r.long() for r in rows]).cpu().numpy()) if rows else np.zeros(0, np.int64)

@@ -1,0 +1,132 @@
+"""The best setting of each method, on the validation split. Nothing here sees the test split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedsub.errors import ConfigError, nearest
+from fedsub.losses import Loss, measured
+from fedsub.result import Target, mean_std
+from fedsub.tuning.space import Axis, Values
+from fedsub.tuning.trials import Trial
+
+Select = Literal["final", "best", "rounds"]
+SELECT = ("final", "best", "rounds")
+
+
+@dataclass
+class Setting:
+    """The values of one setting and its trials, one per seed; or why the method refuses them."""
+
+    label: str
+    number: int
+    values: Values
+    trials: list[Trial] = field(default_factory=list)
+    refused: str | None = None
+
+    @property
+    def words(self) -> str:
+        return ", ".join(f"{name}={show(value)}" for name, value in self.values.items())
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What is made small, on average over the seeds.
+
+    ``final``   the validation loss after the last round
+    ``best``    the smallest validation loss of the evaluated rounds: the round is chosen too
+    ``rounds``  the rounds until a target holds
+    """
+
+    select: Select = "final"
+    target: Target | None = None
+
+    @classmethod
+    def make(cls, select: Any, target: str | Target | None) -> Criterion:
+        if select not in SELECT:
+            raise ConfigError(f"select is {select!r}; {nearest(str(select), SELECT)}")
+        goal = Target.parse(target) if select == "rounds" and target is not None else None
+        if select == "rounds":
+            if goal is None:
+                raise ConfigError('select="rounds" needs a target to reach, such as train.ce<=0.65.')
+            if goal.metric.partition(".")[0] not in ("train", "validation"):
+                raise ConfigError(
+                    f"The target {goal} is not on the data that settings are chosen by; use train.… or validation.…, "
+                    "such as train.ce<=0.65. The test split is looked at once, at the end."
+                )
+        return cls(select, goal)
+
+    def check(self, loss: Loss) -> None:
+        """Refuse a target on a metric that is never measured."""
+        known = [f"{split}.{kind}" for split in ("train", "validation") for kind in measured(loss)]
+        if self.target is not None and self.target.metric not in known:
+            raise ConfigError(
+                f"The target {self.target} is on a metric that is not measured; {nearest(self.target.metric, known)}"
+            )
+
+    def value(self, trial: Trial) -> float:
+        """Infinity for a trial that failed, diverged or never got there."""
+        if trial.status != "finished":
+            return math.inf
+        if self.target is not None:
+            return trial.first(self.target)
+        found = trial.loss("validation") if self.select == "final" else trial.best("validation")[1]
+        return found if math.isfinite(found) else math.inf
+
+    def rounds(self, trial: Trial) -> int:
+        """How long the winner is trained again for this seed: to the round that validation chose."""
+        return trial.best("validation")[0] if self.select == "best" else trial.rounds
+
+    @property
+    def title(self) -> str:
+        if self.target is not None:
+            return f"rounds to {self.target}"
+        return "validation loss" if self.select == "final" else "best validation loss"
+
+    def mean(self, setting: Setting) -> float:
+        """Over the seeds; infinity if one of them has none."""
+        values = [self.value(t) for t in setting.trials]
+        return sum(values) / len(values) if values else math.inf
+
+    def rank(self, setting: Setting) -> tuple[float, float, float, int]:
+        """Fewest seeds without a value, then the mean over the others, the final loss, the order of the grid."""
+        values = [self.value(t) for t in setting.trials]
+        lacking = sum(map(math.isinf, values)) if values else math.inf
+        mean, _ = mean_std([v for v in values if math.isfinite(v)])
+        losses = [t.loss("validation") for t in setting.trials]
+        loss = sum(losses) / len(losses) if losses and all(map(math.isfinite, losses)) else math.inf
+        return lacking, mean if math.isfinite(mean) else math.inf, loss, setting.number
+
+
+def choose(settings: Sequence[Setting], criterion: Criterion) -> Setting | None:
+    """The best one; None if no trial of any setting came to a finite loss."""
+    able = [s for s in settings if any(t.status == "finished" for t in s.trials)]
+    return min(able, key=criterion.rank) if able else None
+
+
+def warnings(winner: Setting, axes: Sequence[Axis], *, drawn: bool) -> list[str]:
+    """A best value at an end of an axis (in its outer tenth, if settings were drawn) may not be the best there is."""
+    out = []
+    margin = 0.1 if drawn else 1e-9
+    for axis in axes:
+        if axis.low == axis.high:
+            continue
+        value = winner.values[axis.name]
+        share = axis.share(value)
+        if not margin < share < 1 - margin:
+            end, further = ("lower", "smaller") if share <= margin else ("upper", "larger")
+            out.append(
+                f"{winner.label}: the best {axis.name}, {show(value)}, is at the {end} end of what was searched "
+                f"({axis.low:g} to {axis.high:g}); search {further} values too before you compare."
+            )
+    bad = [t for t in winner.trials if t.status != "finished"]
+    if bad:
+        out.append(f"{winner.label}: {len(bad)} of {len(winner.trials)} seeds of its best setting diverged or failed.")
+    return out
+
+
+def show(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,7 +11,9 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import codecs, costs, errors, heat, losses, methods, models, sampling, schedules, servers, theory
+    from fedsub import (
+        codecs, costs, diagnostics, errors, heat, losses, methods, models, sampling, schedules, servers, theory,
+    )  # fmt: skip
     from fedsub.average import OverClients, OverHolders, OverSampledHolders
     from fedsub.callbacks import Callback, Progress, TensorBoard
     from fedsub.comparing import Comparison, compare
@@ -31,10 +33,48 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "SGD", "Adam", "Add", "Callback", "ClipRows", "Clients", "Comparison", "ControlVariates", "Evaluate", "Everyone", "FedsubError", "Interrupted", "Method",
-    "NormalisedSteps", "Objective", "OverClients", "OverHolders", "OverSampledHolders", "Part", "Progress", "Prox", "Result", "Target",
-    "TensorBoard", "Tuning", "Uniform", "codecs", "compare", "costs", "errors", "heat", "losses", "methods", "models", "movielens",
-    "movielens_like", "run", "sampling", "schedules", "servers", "theory", "tune",
+    "SGD",
+    "Adam",
+    "Add",
+    "Callback",
+    "Clients",
+    "ClipRows",
+    "Comparison",
+    "ControlVariates",
+    "Evaluate",
+    "Everyone",
+    "FedsubError",
+    "Interrupted",
+    "Method",
+    "NormalisedSteps",
+    "Objective",
+    "OverClients",
+    "OverHolders",
+    "OverSampledHolders",
+    "Part",
+    "Progress",
+    "Prox",
+    "Result",
+    "Target",
+    "TensorBoard",
+    "Tuning",
+    "Uniform",
+    "codecs",
+    "compare",
+    "costs",
+    "errors",
+    "heat",
+    "losses",
+    "methods",
+    "models",
+    "movielens",
+    "movielens_like",
+    "run",
+    "sampling",
+    "schedules",
+    "servers",
+    "theory",
+    "tune",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported at first use, because torch takes seconds to load and
@@ -58,7 +98,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
-    "codecs", "costs", "errors", "heat", "losses", "methods", "models", "sampling", "schedules", "servers", "theory",
+    "codecs", "costs", "diagnostics", "errors", "heat", "losses", "methods", "models", "sampling", "schedules",
+    "servers", "theory",
 )  # fmt: skip
 
 

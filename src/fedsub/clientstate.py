@@ -30,10 +30,10 @@ class ClientState:
         self.problem, self.slots, self.folder = problem, tuple(slots), folder
         self.device = next(iter(params.values())).device
         self.tensors: Tree = {}
-        self.moved: dict[str, list[Tensor]] = {}
         for slot in self.slots:
             for name, like in params.items():
                 self.tensors[f"{slot}/{name}"] = self._zeros(name, like)
+        self.moved = {key: Moved(len(stored)) for key, stored in self.tensors.items()}
 
     def _zeros(self, name: str, like: Tensor) -> Tensor:
         if name in self.problem.tables:
@@ -44,7 +44,7 @@ class ClientState:
         if size < MAPPED_FROM:
             return torch.zeros(shape, dtype=like.dtype, device=self.device)
         # A file full of holes, already unlinked: it takes the space of what is written and vanishes with the process.
-        with tempfile.TemporaryFile(dir=self.folder) as file:
+        with tempfile.TemporaryFile(dir=_existing(self.folder)) as file:
             file.truncate(size)
             mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
         return torch.from_numpy(mapped).view(like.dtype).reshape(shape)
@@ -68,7 +68,34 @@ class ClientState:
             stored, space = self.tensors[key], self.problem.tables.get(name)
             where = (who if space is None else places[space.name]).to(stored.device).long()
             _put(stored, where, value.to(stored.device))
-            self.moved.setdefault(key, []).append(where)
+            self.moved[key].add(where)
+
+
+class Moved:
+    """Which of ``size`` rows moved since they were last asked for. Memory is bounded, however many rounds pass."""
+
+    def __init__(self, size: int):
+        self._size, self._rows, self._count = size, list[np.ndarray](), 0
+
+    def add(self, rows: Tensor) -> None:
+        self._rows.append(rows.cpu().numpy())
+        self._count += len(rows)
+        if self._count > 2 * self._size:  # the same rows again and again: each has been named twice on average
+            self._rows = [self.take()]
+            self._count = len(self._rows[0])
+
+    def take(self) -> np.ndarray:
+        """The rows, distinct and ascending; they are then forgotten."""
+        rows = [r.astype(np.int64, copy=False) for r in self._rows]
+        self._rows, self._count = [], 0
+        return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+
+
+def _existing(folder: Path | None) -> Path | None:
+    """The folder, or the nearest one above it that is there already."""
+    while folder is not None and not folder.is_dir():
+        folder = folder.parent if folder != folder.parent else None
+    return folder
 
 
 def _put(stored: Tensor, where: Tensor, values: Tensor) -> None:

@@ -201,11 +201,10 @@ class _Runs:
         if len(set(folders)) < len(folders):
             raise ConfigError(f"Two labels give the same directory name: {', '.join(self.methods)}; rename one.")
         for label, method in self.methods.items():
-            for seed in self.seeds:
-                try:
-                    method.sampler.bind(self.clients.sizes.sum(keepdims=True) if method.pooled else self.clients.sizes)
-                except MethodError as error:
-                    raise MethodError(f"{label}: {error}") from error
+            try:
+                method.sampler.bind(self.clients.sizes.sum(keepdims=True) if method.pooled else self.clients.sizes)
+            except MethodError as error:
+                raise MethodError(f"{label}: {error}") from error
 
     def __iter__(self) -> Iterator[tuple[str, int, Callable[[], Objective], Path | None]]:
         for seed in self.seeds:

@@ -50,7 +50,7 @@ class Common(TypedDict, total=False):
     sparse_server: bool
     codec: str | None  # "sign", "ef-sign", "topk:0.01", "randomk:0.01", "int8"
     sampler: str  # "uniform", "by-size", "poisson", "pow-d:20", "cpow-d:20", "rpow-d:20", "ucb:0.7"
-    groups: dict[str, dict[str, float]] | None  # by parameter pattern: lr, weight_decay, clip_norm, server_lr, temper, …
+    groups: dict[str, dict[str, float]] | None  # by pattern: lr, weight_decay, server_lr, temper, …
 
 
 DEFAULTS = Common(
@@ -104,7 +104,9 @@ def _share_out(groups: Any) -> list[dict[str, dict[str, float]] | None]:
                 raise MethodError(f"groups[{pattern!r}] sets {key!r}; {nearest(key, (*_LOCAL, *_SERVER, *_AVERAGE))}")
     shares: list[dict[str, dict[str, float]] | None] = []
     for keys in (_LOCAL, _SERVER, _AVERAGE):
-        own = {p: {k.removeprefix("server_"): v for k, v in values.items() if k in keys} for p, values in groups.items()}
+        own = {
+            p: {k.removeprefix("server_"): v for k, v in values.items() if k in keys} for p, values in groups.items()
+        }
         own = {pattern: values for pattern, values in own.items() if values}
         shares.append(own or None)
     return shares
@@ -206,7 +208,7 @@ def _sampler(s: Mapping[str, Any]) -> Sampler:
     if kind == "poisson":
         return Poisson(count)
     if kind == "ucb":
-        return UCB(count, **({} if value is None else {"gamma": value}))
+        return UCB(count) if value is None else UCB(count, value)
     candidates = 2 * count if value is None else value
     if candidates != int(candidates):
         raise MethodError(f"{kind} draws a whole number of candidates, got {s['sampler']!r}.")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -278,7 +279,8 @@ class Engine(Protocol):
 
 _SLOTS = {  # slot -> what it must have, and an example
     "local": (
-        ("lr", "local_steps", "local_epochs", "batch_size", "batches", "rate", "scale", "init", "step"), "SGD(lr=0.1)",
+        ("lr", "local_steps", "local_epochs", "batch_size", "batches", "rate", "scale", "init", "step"),
+        "SGD(lr=0.1)",
     ),
     "average": (("needs_held", "bind"), "OverHolders()"),
     "server": (("lazy", "init", "step", "catch_up"), "Add()"),
@@ -343,6 +345,8 @@ def describe(value: Any) -> Any:
         return {"type": type(value).__name__} | {
             f.name: describe(getattr(value, f.name)) for f in fields(value) if f.repr
         }
+    if isinstance(value, partial):
+        return {"type": "partial"} | {key: describe(getattr(value, key)) for key in ("func", "args", "keywords")}
     if isinstance(value, Tensor | np.ndarray):
         raw = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         import hashlib

@@ -39,7 +39,7 @@ class _Solver:
     groups: Groups | None = None
 
     def __post_init__(self) -> None:
-        check_local(self)
+        check_local(self)  # type: ignore[arg-type]
         check_groups(self.groups, ("lr", "weight_decay", "clip_norm"), type(self).__name__)
         check_number("weight_decay", self.weight_decay)
         if self.clip_norm is not None:

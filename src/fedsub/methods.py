@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack, get_type_hints
 
 from fedsub.average import OverClients, OverHolders, OverSampledHolders
@@ -27,6 +27,7 @@ class Entry:
     summary: str
     formula: str
     paper: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # shared settings that make the method what it is
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -34,7 +35,7 @@ class Entry:
         own = inspect.signature(self.make).parameters.values()
         common = DEFAULTS if any(p.kind is p.VAR_KEYWORD for p in own) else {}
         own = {p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD}
-        return {**own, **{name: value for name, value in common.items() if name not in own}}
+        return {**own, **{name: value for name, value in common.items() if name not in own}, **self.fixed}
 
     @property
     def types(self) -> dict[str, Any]:
@@ -43,8 +44,9 @@ class Entry:
         return {name: hints[name] for name in self.defaults}
 
 
-def _method(name: str, average: Average, common: Mapping[str, Any], **fixed: Any) -> Method:
-    """A method from the shared settings; ``fixed`` are those that make it what it is."""
+def _method(name: str, average: Average, common: Mapping[str, Any]) -> Method:
+    """A method from the shared settings, and those that make it what it is."""
+    fixed = CATALOGUE[name].fixed
     for setting, value in fixed.items():
         if common.get(setting, value) != value:
             raise MethodError(
@@ -73,7 +75,7 @@ def fedsubavg(
     return _method("fedsubavg", OverHolders(weighting, temper=temper, max_coef=max_coef), common)
 
 
-def fedprox(*, mu: float = 0.01, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+def fedprox(*, mu: float = 0.01, weighting: str = "samples", **common: Any) -> Method:
     """FedProx: FedAvg with a proximal term that keeps clients near what they were sent.
 
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
@@ -161,7 +163,7 @@ def scaffold_server(*, weighting: str = "samples", **common: Unpack[Common]) -> 
     Our own reading of one sentence in Ding et al. 2022, not a reproduction: X + (1−β) Δ̄ + β h and
     h ← (1−ρ) h + ρ Δ̄, with ρ the share of clients in a round. Clients keep and send nothing more.
     """
-    return _method("scaffold_server", OverClients(weighting), common, server="history")
+    return _method("scaffold_server", OverClients(weighting), common)
 
 
 def fednova(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
@@ -169,15 +171,15 @@ def fednova(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
 
     Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", 2020.
     """
-    return _method("fednova", OverClients(weighting), common, normalise=True)
+    return _method("fednova", OverClients(weighting), common)
 
 
-def fedavgm(*, server_momentum: float = 0.9, weighting: str = "samples", **common: Unpack[Common]) -> Method:
+def fedavgm(*, server_momentum: float = 0.9, weighting: str = "samples", **common: Any) -> Method:
     """FedAvgM: FedAvg with momentum at the server.
 
     Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019.
     """
-    return _method("fedavgm", OverClients(weighting), {**common, "server_momentum": server_momentum}, server="add")
+    return _method("fedavgm", OverClients(weighting), {**common, "server_momentum": server_momentum})
 
 
 def fedadam(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
@@ -185,17 +187,17 @@ def fedadam(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
 
     Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
     """
-    return _method("fedadam", OverClients(weighting), common, server="adam")
+    return _method("fedadam", OverClients(weighting), common)
 
 
 def fedyogi(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """FedYogi: as FedAdam, with second moments that change by at most the last square. Reddi et al., 2021."""
-    return _method("fedyogi", OverClients(weighting), common, server="yogi")
+    return _method("fedyogi", OverClients(weighting), common)
 
 
 def fedadagrad(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """FedAdagrad: as FedAdam, with the sum of all squares instead of a running mean. Reddi et al., 2021."""
-    return _method("fedadagrad", OverClients(weighting), common, server="adagrad")
+    return _method("fedadagrad", OverClients(weighting), common)
 
 
 def frequency_aware(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
@@ -203,10 +205,10 @@ def frequency_aware(*, weighting: str = "samples", **common: Unpack[Common]) -> 
 
     The frequency-aware learning rates of centralised recommenders, as a server; it needs no heat.
     """
-    return _method("frequency_aware", OverClients(weighting), common, server="frequency")
+    return _method("frequency_aware", OverClients(weighting), common)
 
 
-def signsgd(*, server_lr: float = 0.001, local_steps: int = 1, **common: Unpack[Common]) -> Method:
+def signsgd(*, server_lr: float = 0.001, local_steps: int = 1, **common: Any) -> Method:
     """SignSGD with majority vote: clients send one bit per value, the server steps by the sign of their sum.
 
     Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant", ICLR 2019.
@@ -214,7 +216,7 @@ def signsgd(*, server_lr: float = 0.001, local_steps: int = 1, **common: Unpack[
     settings = {**common, "server_lr": server_lr, "local_steps": local_steps}
     if common.get("local_epochs") is not None:
         settings.pop("local_steps")
-    return _method("signsgd", OverClients("clients"), settings, codec="sign")
+    return _method("signsgd", OverClients("clients"), settings)
 
 
 def ef_signsgd(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
@@ -222,7 +224,7 @@ def ef_signsgd(*, weighting: str = "samples", **common: Unpack[Common]) -> Metho
 
     Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
     """
-    return _method("ef_signsgd", OverClients(weighting), common, codec="ef-sign")
+    return _method("ef_signsgd", OverClients(weighting), common)
 
 
 def power_of_choice(*, candidates: int = 100, variant: str = "pow", **common: Unpack[Common]) -> Method:
@@ -249,14 +251,14 @@ def fedsubadam(
 
     For a constant coefficient c this is FedAdam with τ/c in place of τ: the correction becomes a τ per row.
     """
-    return _method("fedsubadam", OverHolders(weighting, temper=temper, max_coef=max_coef), common, server="adam")
+    return _method("fedsubadam", OverHolders(weighting, temper=temper, max_coef=max_coef), common)
 
 
 def fedsubadagrad(
     *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
 ) -> Method:
     """FedSubAvg's corrected update as the gradient of an Adagrad step at the server."""
-    return _method("fedsubadagrad", OverHolders(weighting, temper=temper, max_coef=max_coef), common, server="adagrad")
+    return _method("fedsubadagrad", OverHolders(weighting, temper=temper, max_coef=max_coef), common)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -279,26 +281,43 @@ CATALOGUE: dict[str, Entry] = {
         scaffold, "Scaffold", "control variates against client drift", "step g − c_i + c", "Karimireddy et al. 2020"
     ),
     "scaffold_server": Entry(
-        scaffold_server, "Scaffold (server)", "history of updates mixed in, ours", "X + (1−β) Δ + β h", "ours"
+        scaffold_server, "Scaffold (server)", "history of updates mixed in, ours", "X + (1−β) Δ + β h", "ours",
+        fixed={"server": "history"},
     ),
     "fednova": Entry(
-        fednova, "FedNova", "updates divided by local steps", "X + τ_eff Σ p_i Δ_i / ‖a_i‖₁", "Wang et al. 2020"
+        fednova, "FedNova", "updates divided by local steps", "X + τ_eff Σ p_i Δ_i / ‖a_i‖₁", "Wang et al. 2020",
+        fixed={"normalise": True},
     ),
-    "fedavgm": Entry(fedavgm, "FedAvgM", "momentum at the server", "b ← β b + Δ, X + b", "Hsu et al. 2019"),
-    "fedadam": Entry(fedadam, "FedAdam", "Adam at the server", "X + η m / (√v + τ)", "Reddi et al. 2021"),
-    "fedyogi": Entry(fedyogi, "FedYogi", "Yogi at the server", "X + η m / (√v + τ)", "Reddi et al. 2021"),
+    "fedavgm": Entry(
+        fedavgm, "FedAvgM", "momentum at the server", "b ← β b + Δ, X + b", "Hsu et al. 2019",
+        fixed={"server": "add"},
+    ),
+    "fedadam": Entry(
+        fedadam, "FedAdam", "Adam at the server", "X + η m / (√v + τ)", "Reddi et al. 2021",
+        fixed={"server": "adam"},
+    ),
+    "fedyogi": Entry(
+        fedyogi, "FedYogi", "Yogi at the server", "X + η m / (√v + τ)", "Reddi et al. 2021",
+        fixed={"server": "yogi"},
+    ),
     "fedadagrad": Entry(
-        fedadagrad, "FedAdagrad", "Adagrad at the server", "v ← v + Δ², X + η Δ / (√v + τ)", "Reddi et al. 2021"
+        fedadagrad, "FedAdagrad", "Adagrad at the server", "v ← v + Δ², X + η Δ / (√v + τ)", "Reddi et al. 2021",
+        fixed={"server": "adagrad"},
     ),
     "frequency_aware": Entry(
-        frequency_aware, "Frequency-aware", "steps shrink with a row's updates", "X_m + η Δ_m / √(updates of m)", "ours"
+        frequency_aware, "Frequency-aware", "steps shrink with a row's updates", "X_m + η Δ_m / √(updates of m)",
+        "ours",
+        fixed={"server": "frequency"},
     ),
     "signsgd": Entry(
-        signsgd, "SignSGD", "majority vote of signs, one bit a value", "X + δ sign(Σ sign Δ_i)", "Bernstein et al. 2019"
+        signsgd, "SignSGD", "majority vote of signs, one bit a value", "X + δ sign(Σ sign Δ_i)",
+        "Bernstein et al. 2019",
+        fixed={"codec": "sign"},
     ),
     "ef_signsgd": Entry(
         ef_signsgd, "EF-SignSGD", "signs with error feedback", "C(p) = ‖p‖₁/d · sign(p), p = Δ + e",
         "Karimireddy et al. 2019",
+        fixed={"codec": "ef-sign"},
     ),
     "power_of_choice": Entry(
         power_of_choice, "Power-of-choice", "clients with the largest loss of d candidates", "m worst of d ∝ w_i",
@@ -308,11 +327,13 @@ CATALOGUE: dict[str, Entry] = {
         ucb_cs, "UCB-CS", "a bandit selects clients", "p_k (L/N + √(2σ² ln T / N))", "Cho et al. 2020"
     ),
     "fedsubadam": Entry(
-        fedsubadam, "FedSubAvg + Adam", "heat correction, Adam at the server", "FedAdam on (W/W_m) Δ_m", "fedsub"
+        fedsubadam, "FedSubAvg + Adam", "heat correction, Adam at the server", "FedAdam on (W/W_m) Δ_m", "fedsub",
+        fixed={"server": "adam"},
     ),
     "fedsubadagrad": Entry(
         fedsubadagrad, "FedSubAvg + Adagrad", "heat correction, Adagrad at the server", "FedAdagrad on (W/W_m) Δ_m",
         "fedsub",
+        fixed={"server": "adagrad"},
     ),
 }  # fmt: skip
 

@@ -77,7 +77,7 @@ class Prober:
                     begin = int(one.starts[k])
                     sent[name] = params[name].index_select(0, one.rows[begin : begin + int(one.counts[k])])
                 self._module.fill(sent)
-                own = np.arange(problem.clients.offsets[client], problem.clients.offsets[client + 1])
+                own = np.arange(int(problem.clients.offsets[client]), int(problem.clients.offsets[client + 1]))
                 if samples is not None:
                     own = samples.samples[k, 0][samples.weights[k, 0] > 0]
                 data = columns_to(problem.clients.gather(own, self.columns, local=True), device)

@@ -89,7 +89,6 @@ class Problem:
             values += space.counts[clients] * row[name]
         return values, values + ids
 
-
     def traffic(self, method: Method) -> Traffic:
         """How the bytes of a method's rounds are counted."""
         return Traffic(self, method)

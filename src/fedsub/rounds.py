@@ -14,6 +14,7 @@ from fedsub.batches import draw
 from fedsub.core import Cohort, Method, Tree
 from fedsub.engines.base import Delivery, Job
 from fedsub.errors import NoUsableClient
+from fedsub.patterns import check_patterns
 from fedsub.probing import Prober
 from fedsub.problem import Problem
 from fedsub.state import State
@@ -64,6 +65,7 @@ class Trainer:
         self.problem, self.method, self.params, self.engine, self.seed = problem, method, params, engine, seed
         self.dropout, self.on_bad_update = dropout, on_bad_update
         self.device = next(iter(params.values())).device
+        check_patterns(getattr(method.local, "groups", None), problem.names, type(method.local).__name__)
         self.average = method.average.bind(problem, self.device)
         self.sampler = method.sampler.bind(problem.clients.sizes)
         self.server = method.server
@@ -85,6 +87,7 @@ class Trainer:
         cohort = cohort.take(np.flatnonzero(stays)) if not stays.all() else cohort
         if not len(cohort):
             self._refuse_empty(number, len(invited))
+            state.skipped.add_(1)
             return RoundReport(
                 invited, float("nan"), down, up, len(invited), probed=probes.clients, probe_down=probes.down,
                 probe_up=probes.up,
@@ -111,7 +114,8 @@ class Trainer:
                     tree = {n: torch.nan_to_num(d, 0.0, 0.0, 0.0) for n, d in tree.items()}
                 sums[name].add(tree, at, share, stacked=delivery.stacked)
             for name, values in message.numbers.items():
-                numbers[name] = numbers.get(name, 0.0) + float(values.double().cpu().numpy() @ share)
+                for value, a in zip(values.tolist(), share.tolist(), strict=True):  # in order: no matter how grouped
+                    numbers[name] = numbers.get(name, 0.0) + value * a
             if message.encoded is not None:
                 encoded[at] = message.encoded.cpu().numpy()
             if delivery.kept:
@@ -137,14 +141,14 @@ class Trainer:
         mean = {name: self.average(one.total() if name != "update" else total) for name, one in sums.items()}
         for part in reversed(self.method.parts):
             part.combine(mean, total, self.state.shared.get(part.key, {}), number)
-        self.server.step(self.params, mean["update"], total.rows, self.state.server, number)
+        self.server.step(self.params, mean["update"], total.rows, self.state.server, self._time(number))
         self.state.note(total.rows)
 
     def _current(self, rows: dict[str, SpaceRows], number: int) -> None:
         """Bring rows that are about to be read to the end of the round before this one."""
         if self.server.lazy:
             union = {table: rows[space.name].union for table, space in self.problem.tables.items()}
-            self.server.catch_up(self.params, union, self.state.server, number - 1)
+            self.server.catch_up(self.params, union, self.state.server, self._time(number) - 1)
             self.state.note(union)
 
     def model(self, number: int) -> Tree:
@@ -152,13 +156,17 @@ class Trainer:
         if not self.server.lazy:
             return self.params
         params, state = self.state.copy_tables(self.params)
-        self.server.catch_up(params, None, state, number)
+        self.server.catch_up(params, None, state, self._time(number))
         return params
 
     def settle(self, number: int) -> None:
         """Bring every row up to date in place, at the end of training."""
         if self.server.lazy:
-            self.server.catch_up(self.params, None, self.state.server, number)
+            self.server.catch_up(self.params, None, self.state.server, self._time(number))
+
+    def _time(self, number: int) -> int:
+        """The server's own count of rounds: those in which nobody took part leave everything as it is."""
+        return number - int(self.state.skipped)
 
     def _stays(self, number: int, cohort: Cohort) -> np.ndarray:
         """Which clients of the cohort deliver."""

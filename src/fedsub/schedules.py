@@ -76,7 +76,9 @@ def parse(text: str | Schedule | None) -> Schedule | None:
         raise MethodError(f"schedule must be like 'cosine:400' or an object with factor(round), got {text!r}.")
     kind, _, value = text.partition(":")
     if kind not in SCHEDULES:
-        raise MethodError(f"schedule must be constant, {', '.join(SCHEDULES)}, with a number as in cosine:400; got {text!r}.")
+        raise MethodError(
+            f"schedule must be constant, {', '.join(SCHEDULES)}, with a number as in cosine:400; got {text!r}."
+        )
     try:
         arguments = [] if not value else [int(value) if kind == "cosine" else float(value)]
     except ValueError as err:

@@ -12,9 +12,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
-
 from fedsub.checkpoint import Checkpoints, Snapshot
 from fedsub.engines.setup import Auto
 from fedsub.errors import CheckpointError, RunError

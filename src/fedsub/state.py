@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedsub.aggregate import SpaceRows, places_of
-from fedsub.clientstate import ClientState
+from fedsub.clientstate import ClientState, Moved
 from fedsub.core import Cohort, Method, Tree
 from fedsub.engines.base import Delivery
 from fedsub.errors import CheckpointError
@@ -34,7 +34,8 @@ class State:
         }
         slots = [f"{part.key}.{slot}" for part in method.parts for slot in part.client_slots]
         self.kept = ClientState(problem, params, slots, folder=folder) if slots else None
-        self._moved: dict[str, list[Tensor]] = {name: [] for name in problem.tables}
+        self.skipped = torch.zeros((), dtype=torch.int64)  # rounds in which nobody took part
+        self._moved = {name: Moved(len(params[name])) for name in problem.tables}
         self._by_table = {name: table for name, table in self._named().items() if table is not None}
 
     def _named(self) -> dict[str, str | None]:
@@ -60,13 +61,16 @@ class State:
     def note(self, rows: Mapping[str, Tensor]) -> None:
         """These rows of tables have moved, and with them what the server and parts keep of them."""
         for name, moved in rows.items():
-            self._moved[name].append(moved)
+            self._moved[name].add(moved)
 
     def keep(self, delivery: Delivery, cohort: Cohort, rows: dict[str, SpaceRows], finite: np.ndarray) -> None:
         """Store what a group of clients keeps, except for those whose update was refused."""
         assert self.kept is not None
         good = finite[delivery.where]
         clients = cohort.clients[delivery.where]
+        if cohort.repeats[delivery.where].any():  # of a client that takes part twice, the last one stays
+            last = {client: k for k, client in enumerate(clients.tolist()) if good[k]}
+            good = good & np.array([last.get(client) == k for k, client in enumerate(clients.tolist())])
         places = {space: one.stored[places_of(one, delivery.where)] for space, one in rows.items()}
         held = {s: torch.from_numpy(np.repeat(good, r.counts[delivery.where])) for s, r in rows.items()}
         for part, slots in delivery.kept.items():
@@ -94,7 +98,8 @@ class State:
     def small(self) -> Tree:
         """What is saved whole."""
         tensors = {name: value for name, value in self._tensors().items() if name not in self._by_table}
-        return tensors | {f"sampler/{name}": torch.from_numpy(value) for name, value in self.sampler.items()}
+        sampler = {f"sampler/{name}": torch.from_numpy(value) for name, value in self.sampler.items()}
+        return tensors | sampler | {"rounds/skipped": self.skipped}
 
     def tables(self) -> Tree:
         """What is saved by moved rows."""
@@ -104,17 +109,11 @@ class State:
 
     def take_moved(self) -> dict[str, np.ndarray] | None:
         """The rows of every saved table, the model's too, that moved since the last call; None: possibly all."""
-        if getattr(self.method.server, "whole_tables", False):
-            return None
-        none = np.zeros(0, np.int64)
-        moved = {name: _distinct(rows) for name, rows in self._moved.items()}
+        moved = {name: rows.take() for name, rows in self._moved.items()}
         moved |= {name: moved[table] for name, table in self._by_table.items()}
-        self._moved = {name: [] for name in self.problem.tables}
         if self.kept is not None:
-            rows = {f"client/{name}": self.kept.moved.get(name) for name in self.kept.tensors}
-            moved |= {name: _distinct(parts) if parts else none for name, parts in rows.items()}
-            self.kept.moved = {}
-        return moved
+            moved |= {f"client/{name}": rows.take() for name, rows in self.kept.moved.items()}
+        return None if getattr(self.method.server, "whole_tables", False) else moved
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back what `small` and `tables` gave to a checkpoint."""
@@ -125,7 +124,3 @@ class State:
                     "belongs to another method or version. Start the run again in another directory."
                 )
             value.copy_(tensors[name])
-
-
-def _distinct(rows: list[Tensor]) -> np.ndarray:
-    return np.unique(torch.cat([r.long() for r in rows]).cpu().numpy()) if rows else np.zeros(0, np.int64)

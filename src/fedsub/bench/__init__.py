@@ -1,7 +1,7 @@
 """`fedsub bench`: how much CPU a round costs beside two plain PyTorch loops, and as data and tables grow.
 
 Everything is made on the spot: `workloads` (what is trained), `contenders` (ways to do a round),
-`timing` (taking turns), `growth` (population and table).
+`timing` (taking turns), `growth` (population and table), `zoo` (what parts, servers, codecs and samplers add).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fedsub.bench import zoo as additions
 from fedsub.bench.contenders import CentralSGD, Contender, DeepcopyLoop, Federated, auto_choice
 from fedsub.bench.growth import Measured, measure
 from fedsub.bench.timing import interleave
@@ -51,15 +52,17 @@ def main(
     rounds: int | None = None,
     growth: bool = True,
     compiled: bool = True,
+    zoo: bool = False,
     json: bool = False,
 ) -> dict[str, Any]:
     """Run the workloads ``names`` (default: all), print tables (or one JSON object) and return the numbers.
 
     ``rounds`` overrides how many turns each contender gets; ``growth`` adds the cost of a round as
     population and table grow (minutes, and up to 12 GiB of memory); ``compiled=False`` leaves out
-    torch.compile, whose warm-up is long.
+    torch.compile, whose warm-up is long. ``zoo`` measures instead what parts, servers, codecs and samplers add
+    to FedSubAvg's round (default: on w1 and w3; ``growth`` then is a table of 10 million rows).
     """
-    chosen = list(WORKLOADS) if names is None else names
+    chosen = names if names is not None else list(additions.WORKLOADS if zoo else WORKLOADS)
     for name in chosen:
         if name not in WORKLOADS:
             raise ConfigError(f"There is no workload {name!r}; {nearest(name, WORKLOADS)}")
@@ -71,11 +74,24 @@ def main(
         for name in chosen:
             task = bar.add_task(name, total=None)
             say = lambda what, name=name, task=task: bar.update(task, description=f"{name} {what}")  # noqa: E731
-            out["workloads"][name] = run(WORKLOADS[name], rounds=rounds, compiled=compiled, progress=say)
+            if zoo:
+                found = additions.run(WORKLOADS[name], rounds=rounds, progress=say)
+                shown = additions.table(WORKLOADS[name], found)
+            else:
+                found = run(WORKLOADS[name], rounds=rounds, compiled=compiled, progress=say)
+                shown = _table(WORKLOADS[name], found)
+            out["workloads"][name] = found
             bar.update(task, description=f"{name} done", total=1, completed=1)
             if not json:
-                console.print(_table(WORKLOADS[name], out["workloads"][name]))
-        if growth:
+                console.print(shown)
+        if growth and zoo:
+            task = bar.add_task("10 million rows", total=None)
+            large = additions.run_large(rounds=rounds, progress=lambda what: bar.update(task, description=what))
+            out["large"] = large
+            bar.update(task, description="10 million rows done", total=1, completed=1)
+            if not json:
+                console.print(additions.large_table(large))
+        elif growth:
             task = bar.add_task("growth", total=None)
             found = measure(rounds=rounds or 15, progress=lambda what: bar.update(task, description=what))
             out["growth"] = [one.as_dict() for one in found]

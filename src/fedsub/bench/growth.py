@@ -56,6 +56,7 @@ class Measured:
     peak: int = 0  # resident bytes of the process
     set_up: float = 0.0  # wall seconds, not counted
     ratio: float = 1.0  # to the first of its group
+    settings: dict[str, Any] = field(default_factory=dict)  # of FedSubAvg
 
     @property
     def best(self) -> float:
@@ -109,33 +110,40 @@ def make_clients(clients: int, rows: int, seed: int = 0) -> Clients:
     return Clients(np.arange(clients), np.arange(clients + 1) * SAMPLES, columns, {"ids": space}, label="label")
 
 
-def make_trainer(clients: int, rows: int) -> Trainer:
+def make_trainer(clients: int, rows: int, **settings: Any) -> Trainer:
+    """FedSubAvg, with ``settings`` of its own if given."""
     objective = Objective(Scorer(rows), Binary("label"), tables={"table.weight": "ids"})
     problem = Problem.bind(objective, make_clients(clients, rows))
     params = problem.params(copy=False)
-    method = methods.fedsubavg(lr=0.01, local_steps=STEPS, batch_size=BATCH, clients_per_round=min(COHORT, clients))
+    cohort = min(COHORT, clients)
+    method = methods.fedsubavg(lr=0.01, local_steps=STEPS, batch_size=BATCH, clients_per_round=cohort, **settings)
     engine = choose(problem, method, params, engine="batched").engine
     # Counting heat needs memory that is free again before the table fills up.
     trainer = Trainer(problem, method, params, engine)
     params["table.weight"].fill_(0.01)
+    for value in trainer.state.server.values():
+        value.add_(0)  # resident, like the table
     return trainer
 
 
 def measure(
-    groups: Sequence[Sequence[tuple[int, int]]] = GROUPS,
+    groups: Sequence[Sequence[tuple[Any, ...]]] = GROUPS,
     rounds: int = 15,
     *,
     warm_up: int = WARM_UP,
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[Measured]:
-    """Time ``rounds`` rounds (of different cohorts) of every configuration, taking turns within a group."""
+    """Time ``rounds`` rounds (of different cohorts) of every configuration, taking turns within a group.
+
+    A configuration is (clients, rows), and settings of FedSubAvg if there are any.
+    """
     out: list[Measured] = []
     for group in groups:
         workers = []
         try:
-            for clients, rows in group:
+            for clients, rows, *settings in group:
                 progress(f"growth: setting up {clients:,} clients, {rows:,} rows")
-                workers.append(_Remote(clients, rows))
+                workers.append(_Remote(clients, rows, *settings))
             for number in range(1, warm_up + rounds + 1):
                 progress(f"growth: round {number} of {warm_up + rounds}")
                 for worker in workers:
@@ -153,11 +161,12 @@ def measure(
 class _Remote:
     """A configuration in a process of its own."""
 
-    def __init__(self, clients: int, rows: int):
-        self.measured = Measured(clients, rows)
+    def __init__(self, clients: int, rows: int, settings: dict[str, Any] | None = None):
+        settings = settings or {}
+        self.measured = Measured(clients, rows, settings=settings)
         context = mp.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other, clients, rows), daemon=True)
+        self.process = context.Process(target=_serve, args=(other, clients, rows, settings), daemon=True)
         start = time.perf_counter()
         self.process.start()
         other.close()
@@ -192,9 +201,9 @@ class _Remote:
             ) from None
 
 
-def _serve(pipe: Connection, clients: int, rows: int) -> None:
+def _serve(pipe: Connection, clients: int, rows: int, settings: dict[str, Any]) -> None:
     with one_thread():
-        trainer = make_trainer(clients, rows)
+        trainer = make_trainer(clients, rows, **settings)
         pipe.send("ready")
         while number := pipe.recv():
             start = time.process_time()

@@ -257,9 +257,17 @@ def bench(
     compiled: Annotated[
         bool, typer.Option("--compiled/--no-compiled", help="Also with torch.compile, whose warm-up is long.")
     ] = True,
+    zoo: Annotated[
+        bool,
+        typer.Option(
+            "--zoo",
+            help="Instead: what every part, server, codec and sampler adds to FedSubAvg's round, on w1 and w3, and "
+            "(unless --no-growth: up to 9 GiB) with a table of 10 million rows.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure a round of every engine beside centralised SGD and a plain loop, in one interleaved run."""
     from fedsub.bench import main
 
-    main(names or None, growth=growth, compiled=compiled, json=json, **({"rounds": rounds} if rounds else {}))
+    main(names or None, rounds=rounds, growth=growth, compiled=compiled, zoo=zoo, json=json)

@@ -234,6 +234,7 @@ def _mean_gradient(gradient, params: Tree, at: Tree, packed: Packed, batches: li
             grads = {n: g * group.spread(active.to(g.dtype), n, g) for n, g in grads.items()}
         out = grads if out is None else {n: out[n].add_(g) for n, g in grads.items()}
     assert out is not None
+    assert work.steps is not None
     return {n: g * group.spread(1.0 / work.steps.to(g.dtype), n, g) for n, g in out.items()}
 
 

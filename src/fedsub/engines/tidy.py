@@ -84,7 +84,8 @@ def _scatter(graph: Graph, node: Node) -> None:
     if node.target is not aten.embedding_dense_backward.default:
         return
     grad, ids, rows, padding, by_frequency = node.args
-    assert isinstance(grad, Node) and isinstance(ids, Node)
+    assert isinstance(grad, Node)
+    assert isinstance(ids, Node)
     summed, seen = node.meta.get("val"), ids.meta.get("val")
     if padding != -1 or by_frequency or not isinstance(summed, Tensor) or not isinstance(seen, Tensor):
         return

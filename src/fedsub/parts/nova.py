@@ -47,6 +47,31 @@ class NormalisedSteps(Part):
             raise MethodError("FedNova knows ‖a‖₁ for momentum or for a proximal term, not for both; leave one out.")
         if getattr(local, "clip_norm", None) is not None or getattr(local, "weight_decay", 0):
             raise MethodError("FedNova's ‖a‖₁ does not cover clipping and weight decay; leave them out.")
+        self._check_groups(method)
+        self._check_others(method)
+
+    def _check_groups(self, method: Method) -> None:
+        settings = {key for values in (getattr(method.local, "groups", None) or {}).values() for key in values}
+        if settings & {"clip_norm", "weight_decay"}:
+            raise MethodError("FedNova's ‖a‖₁ does not cover clipping and weight decay; leave them out of groups.")
+        if "lr" in settings and any(isinstance(p, Prox) and p.mu for p in method.parts):
+            raise MethodError(
+                "With a proximal term ‖a‖₁ depends on the rate, and a client sends one number for all parameters; "
+                "leave lr out of groups, or the proximal term."
+            )
+
+    def _check_others(self, method: Method) -> None:
+        for part in method.parts:
+            if part.key == "sign":
+                raise MethodError(
+                    "Sign sends signs, which FedNova's division by the number of steps cannot change, so it would be "
+                    "lost; use ErrorFeedbackSign(), or leave one of them out."
+                )
+            if part.key == "scaffold" and method.parts.index(part) > method.parts.index(self):
+                raise MethodError(
+                    "Scaffold reads the client's path off its update, so it must come before FedNova divides it; "
+                    "write parts=(ControlVariates(), NormalisedSteps())."
+                )
 
     def finish(self, message: Message, params: Tree, work: Work) -> None:
         assert work.steps is not None
@@ -59,7 +84,8 @@ class NormalisedSteps(Part):
 
     def _norm(self, work: Work, scale: float) -> Tensor:
         """‖a_i‖₁ of every client of the group, float64."""
-        assert work.steps is not None and work.method is not None
+        assert work.steps is not None
+        assert work.method is not None
         steps = work.steps.to(torch.float64)
         momentum = getattr(work.method.local, "momentum", 0.0)
         if momentum:

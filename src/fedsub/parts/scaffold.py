@@ -36,12 +36,20 @@ class ControlVariates(Part):
     def check(self, method: Method) -> None:
         if self.option not in ("I", "II"):
             raise MethodError(f'option of ControlVariates must be "I" or "II", got {self.option!r}.')
+        if method.average.needs_held:
+            raise MethodError(
+                "Scaffold's c follows the mean of all clients' variates by what the cohort adds to it; a mean over the "
+                f"sampled holders alone, {type(method.average).__name__}, is no share of that. Use OverHolders() or "
+                "OverClients()."
+            )
         local = method.local
         plain = getattr(local, "momentum", 0.0) == 0 and type(local).__name__ == "SGD"
-        clipped = getattr(local, "clip_norm", None) or getattr(local, "weight_decay", 0) or getattr(local, "groups", None)
+        clipped = (
+            getattr(local, "clip_norm", None) or getattr(local, "weight_decay", 0) or getattr(local, "groups", None)
+        )
         if self.option == "II" and (not plain or clipped):
             raise MethodError(
-                'Scaffold\'s option "II" reads a client\'s mean gradient off its path, (x − y)/(I·lr), which holds for '
+                "Scaffold's option \"II\" reads a client's mean gradient off its path, (x − y)/(I·lr), which holds for "
                 'plain SGD alone; use option="I", or SGD without momentum, clipping, weight decay and groups.'
             )
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedsub import rng
-from fedsub.errors import MethodError
 from fedsub.core import Cohort, Probe, Sampler
+from fedsub.errors import MethodError
 from fedsub.sampling.base import BoundSampler, check_count, check_share
 
 

@@ -9,6 +9,7 @@ from fedsub.batches import check_number
 from fedsub.core import Cohort, Probe
 from fedsub.errors import MethodError
 
+
 class BoundSampler:
     """A sampler fitted to a population. Subclasses write `draw`, and `observe` if they learn.
 

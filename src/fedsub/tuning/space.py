@@ -245,7 +245,12 @@ def assign(candidates: Sequence[Candidate], axes: Sequence[Axis]) -> tuple[dict[
         if axis.method is None:
             lacking = [c.label for c in candidates if not c.has(axis)]
             notes += [f"{label} has no setting {axis.name}; that axis is left out for it." for label in lacking]
-    out = {c.label: [axis for axis in axes if c.has(axis)] for c in candidates}
+    out = {}
+    for candidate in candidates:
+        mine = [axis for axis in axes if candidate.has(axis)]
+        special = {axis.name for axis in mine if axis.method is not None}
+        # An axis of its own takes the place of the general one.
+        out[candidate.label] = [axis for axis in mine if axis.method is not None or axis.name not in special]
     for label, own in out.items():
         if not own:
             raise ConfigError(
@@ -253,7 +258,7 @@ def assign(candidates: Sequence[Candidate], axes: Sequence[Axis]) -> tuple[dict[
             )
         names = [axis.name for axis in own]
         if twice := next((n for n in names if names.count(n) > 1), None):
-            raise ConfigError(f"{label} has two axes for {twice}; give the general one or its own.")
+            raise ConfigError(f"{label} has two axes for {twice}; give one.")
     return out, notes
 
 

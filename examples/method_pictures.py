@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image
 from torch import nn
 
 import fedsub as fs
@@ -104,8 +106,8 @@ def draw(picture, path):
     beside = {"FedAvg": fs.methods.fedavg(**plain), "FedSubAvg": fs.methods.fedsubavg(**plain)}
     lines += [Line(label, method) for label, method in beside.items() if label not in shown]
     base = trained(picture.task, beside["FedAvg"])[3]
-    figure = Figure(figsize=(4.8, 3.0), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(4.8, 3.3), layout="constrained", dpi=120)
+    canvas = FigureCanvasAgg(figure)
     axes = figure.subplots()
     others = iter([(COLOURS[0], "-"), (COLOURS[2], "-."), (COLOURS[3], ":"), (COLOURS[5], STYLES[4])])
     for line in lines:
@@ -116,14 +118,19 @@ def draw(picture, path):
             label += f"  ({total / base:.2g}× the bytes)"
         x = up if picture.against == "up" else rounds
         start = 1 if picture.against == "up" else 0  # a log axis has no 0
-        axes.plot(x[start:], losses[start:], color=colour, linestyle=dashes, lw=1.8, label=label)
+        front = 2 if line.label in beside else 3
+        axes.plot(x[start:], losses[start:], color=colour, linestyle=dashes, lw=1.8, label=label, zorder=front)
     if picture.against == "up":
         axes.set_xscale("log")
+        plain_numbers(axes.xaxis, (1.0, 3.0))
         axes.set_xlabel("MB sent by the clients, all together")
     else:
         axes.set_xlabel("rounds")
     if picture.task == "tastes":
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 1e-5), high)
+        plain_numbers(axes.yaxis, (1.0,) if high > 100 * max(low, 1e-5) else (1.0, 2.0, 5.0))
         axes.set_ylabel("train loss above the best")
     else:
         axes.set_ylabel("train loss (cross-entropy)")
@@ -132,10 +139,18 @@ def draw(picture, path):
         axes.set_ylim(low, min(high, top + 0.012))
     finish(axes)
     axes.set_title(picture.title, fontsize=8.5, loc="left")
-    for text in axes.legend(fontsize=7.5, frameon=False, handlelength=2.6).get_texts():
-        text.set_parse_math(False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=7.5, frameon=False, handlelength=2.8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Software": None})
+    canvas.draw()
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    palette = image.quantize(256, dither=Image.Dither.NONE)  # a third of the bytes of full colour
+    palette.save(path, optimize=True, dpi=(120, 120))
+
+
+def plain_numbers(axis, subs):
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def pictures():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from fedsub import bench, methods
 from fedsub.batches import draw
-from fedsub.bench import growth
+from fedsub.bench import growth, zoo
 from fedsub.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
 from fedsub.bench.timing import interleave
 from fedsub.bench.workloads import WORKLOADS, Workload, sentences
@@ -157,3 +157,46 @@ def test_growth_is_measured_in_a_process_of_its_own():
     assert found.ratio == 1
     assert found.down < found.up  # ids cross once, upwards
     assert found.peak > found.table_bytes
+
+
+def test_the_zoo_runs_every_method_beside_plain_fedsubavg(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "WORKLOADS", SMALL)
+    monkeypatch.setattr(zoo, "TURNS", {})
+    bench.main(["w1"], rounds=1, growth=False, zoo=True, json=True)
+    found = json.loads(capsys.readouterr().out)["workloads"]["w1"]["methods"]
+    assert set(found) == set(zoo.ZOO)
+    plain = found["FedSubAvg"]
+    assert (plain["x_plain"], plain["bar"], plain["held"]) == (1, None, None)
+    assert found["Scaffold II"]["bar"] == 1.6
+    assert all(one["held"] == (one["judged"] <= one["bar"]) for one in found.values() if one["bar"] is not None)
+    assert {name for name, one in found.items() if name != "FedSubAvg" and one["bar"] is None} == {
+        "Scaffold I", "pow-d", "cpow-d",
+    }  # fmt: skip
+
+
+def test_the_zoo_prints_tables(capsys):
+    from rich.console import Console
+
+    found = zoo.run(SMALL["w1"], rounds=1, names=["server Adam", "ucb"])
+    Console(width=120).print(zoo.table(SMALL["w1"], found))
+    large = zoo.run_large(clients=40, rows=3000, rounds=1, warm_up=1)
+    Console(width=120).print(zoo.large_table(large))
+    printed = capsys.readouterr().out
+    assert "server Adam" in printed
+    assert "3,000 rows" in printed
+    assert [one["settings"].get("server") for one in large] == [None, "adam", "yogi", "adagrad"]
+
+
+def test_a_tail_of_long_gaps_is_summed_like_one_term_after_the_other(monkeypatch):
+    from fedsub.servers import Adam, adaptive
+
+    rng = np.random.default_rng(0)
+    gap = torch.from_numpy(rng.integers(1, 60, 300).astype(np.int32))
+    m, root = torch.from_numpy(rng.normal(size=(300, 3))), torch.from_numpy(rng.random((300, 3)))
+    expected = torch.zeros_like(m)
+    for j in range(1, 60):
+        expected += (gap >= j)[:, None] * 0.9**j * m / (0.99 ** (j / 2) * root + 1e-3)
+    for few, block in ((0, 1 << 16), (100, 500), (10**9, 1 << 16), (10**9, 2000)):
+        monkeypatch.setattr(adaptive, "FEW", few)
+        monkeypatch.setattr(adaptive, "BLOCK", block)
+        torch.testing.assert_close(Adam()._sum(m.clone(), root.clone(), gap), expected, rtol=1e-12, atol=1e-12)

@@ -11,9 +11,8 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import (
-        codecs, costs, diagnostics, errors, heat, losses, methods, models, sampling, schedules, servers, theory,
-    )  # fmt: skip
+    from fedsub import codecs, costs, errors, heat, losses, methods, models, sampling, schedules, servers, theory
+    from fedsub import diagnostics as diagnostics
     from fedsub.average import OverClients, OverHolders, OverSampledHolders
     from fedsub.callbacks import Callback, Progress, TensorBoard
     from fedsub.comparing import Comparison, compare

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from fedsub.average import OverHolders
+from fedsub.batches import check_number
 from fedsub.core import Average, Local, Method, Part, Sampler, Server
 from fedsub.errors import ConfigError, MethodError, nearest
 from fedsub.local import SGD, Adam
@@ -130,6 +131,7 @@ def _local(s: Mapping[str, Any], groups: Any) -> Local:
 
 def _parts(s: Mapping[str, Any]) -> tuple[Part, ...]:
     parts: list[Part] = []
+    check_number("mu", s["mu"])
     if s["mu"]:
         parts.append(Prox(s["mu"]))
     if s["variates"] is not None:

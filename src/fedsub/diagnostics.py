@@ -77,7 +77,9 @@ def _cohort(clients: Clients, who: Sequence[int] | np.ndarray | None) -> Cohort:
 
 def _start(problem: Problem, params: Mapping[str, Tensor] | None) -> Tree:
     start = problem.params(torch.device("cpu"))
-    for name, value in start.items() if params is not None else ():
+    if params is None:
+        return start
+    for name, value in start.items():
         if name not in params or params[name].shape != value.shape:
             raise MethodError(f"params must hold {name} with the shape {list(value.shape)}, as Result.params does.")
         value.copy_(params[name])

@@ -10,7 +10,7 @@ import torch
 from fedsub.batches import check_local, check_number
 from fedsub.core import Tree, Work
 from fedsub.errors import MethodError
-from fedsub.patterns import Groups, check_groups, setting
+from fedsub.patterns import Groups, check_groups, matching, setting
 from fedsub.schedules import Schedule
 
 
@@ -71,12 +71,13 @@ class _Solver:
         return grads
 
     def _clipped(self, grads: Tree, work: Work) -> Tree:
-        together: dict[float, list[str]] = {}
+        together: dict[tuple[str | None, float], list[str]] = {}
         for name in grads:
+            pattern = matching(self.groups, name, "clip_norm")
             if (clip := setting(self.groups, name, "clip_norm", self.clip_norm)) is not None:
-                together.setdefault(clip, []).append(name)
+                together.setdefault((pattern, clip), []).append(name)
         grads = dict(grads)
-        for clip, names in together.items():
+        for (_, clip), names in together.items():
             square = sum(work.group.total(n, grads[n].square()) for n in names)
             shrink = (clip / torch.as_tensor(square).sqrt().clamp_min(1e-30)).clamp_max(1.0)
             for n in names:

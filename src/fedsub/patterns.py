@@ -18,10 +18,13 @@ Groups = Mapping[str, Mapping[str, float]]
 
 def setting(groups: Groups | None, name: str, key: str, default: Any) -> Any:
     """The value of ``key`` for the parameter ``name``, or the default."""
-    for pattern, values in (groups or {}).items():
-        if key in values and fnmatchcase(name, pattern):
-            return values[key]
-    return default
+    pattern = matching(groups, name, key)
+    return default if groups is None or pattern is None else groups[pattern][key]
+
+
+def matching(groups: Groups | None, name: str, key: str) -> str | None:
+    """The pattern that decides ``key`` for the parameter ``name``."""
+    return next((p for p, values in (groups or {}).items() if key in values and fnmatchcase(name, p)), None)
 
 
 def check_groups(groups: Groups | None, allowed: Collection[str], what: str) -> None:

@@ -122,9 +122,10 @@ class Batched:
         if count < group.count:
             _halve(message, work)
         losses = losses[:, :count].cpu().numpy()  # [steps, c]; 0 where a client was done
-        mean = losses.cumsum(0)[-1] / steps
-        square = (losses**2).cumsum(0)[-1] / steps
-        deviations = np.sqrt(np.maximum(square - mean**2, 0.0))
+        with np.errstate(invalid="ignore", over="ignore"):  # of a client that diverged, and is left out
+            mean = losses.cumsum(0)[-1] / steps
+            square = (losses**2).cumsum(0)[-1] / steps
+            deviations = np.sqrt(np.maximum(square - mean**2, 0.0))
         return Delivery(where, message, mean, deviations, finite, stacked=True, kept=work.client)
 
     def _eager_steps(self, job: Job, where: slice, packed: Packed, words: Tensor, work: Work, steps: np.ndarray | None):

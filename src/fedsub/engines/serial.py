@@ -86,11 +86,13 @@ class Serial:
         message = Message({"update": deltas})
         for part in method.parts:
             part.finish(message, params, work)
+        with np.errstate(invalid="ignore", over="ignore"):  # of a client that diverged, and is left out
+            mean, deviation = np.mean(losses), np.std(losses)
         return Delivery(
             slice(k, k + 1),
             message,
-            np.array([np.mean(losses)]),
-            np.array([np.std(losses)]),
+            np.array([mean]),
+            np.array([deviation]),
             np.array([finite]),
             stacked=False,
             kept=work.client,

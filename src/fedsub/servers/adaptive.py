@@ -19,9 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree
+from fedsub.core import Tree, take_rows
 from fedsub.patterns import Groups
 from fedsub.servers.base import RowServer, check_decay, check_flag, check_positive, geometric, power, put_rows
+
+FEW = 2048  # values below which calls into torch take longer than their work
+BLOCK = 1 << 16  # terms of Adam's sum that are made at once
 
 
 class Adaptive(RowServer):
@@ -55,11 +58,12 @@ class Adaptive(RowServer):
     def move(self, update: Tensor, held: Tree) -> Tensor:
         self.scale(held["v"], update * update)
         m = held["m"].mul_(self.beta1).add_(update, alpha=1 - self.beta1) if self.beta1 > 0 else update
-        return m / (held["v"].sqrt() + self.tau)
+        root = held["v"].sqrt().add_(self.tau)
+        return torch.div(m, root, out=root)
 
     def drift(self, held: Tree, gap: Tensor) -> Tensor:
-        m = held["m"]
-        moved = m / (held["v"].sqrt() + self.tau) * geometric(self.beta1, gap, m)
+        m, root = held["m"], held["v"].sqrt().add_(self.tau)
+        moved = torch.div(m, root, out=root).mul_(geometric(self.beta1, gap, m))
         m.mul_(power(self.beta1, gap, m))
         return moved
 
@@ -90,27 +94,52 @@ class Adam(Adaptive):
     def scale(self, v: Tensor, square: Tensor) -> None:
         v.mul_(self.beta2).add_(square, alpha=1 - self.beta2)
 
+    @property
+    def waits(self) -> tuple[str, ...]:
+        return ("v",)
+
+    def wait(self, held: Tree, gap: Tensor) -> None:
+        held["v"].mul_(power(self.beta2, gap, held["v"]))
+
     def drift(self, held: Tree, gap: Tensor) -> Tensor:
         v = held["v"]
         moved = torch.zeros_like(v)
         if self.beta1 > 0:
             m = held["m"]
-            live = m.reshape(len(m), -1).any(1).nonzero().view(-1)  # the others, most often, were never sent
-            if len(live):
-                put_rows(moved, live, self._sum(m[live], v[live].sqrt_(), gap[live]))
+            size = m.reshape(len(m), -1).abs()
+            live = (size @ size.new_ones(size.shape[1])).nonzero().view(-1)  # the others are at rest
+            if len(live) == len(m):
+                moved = self._sum(m, v.sqrt(), gap)
+            elif len(live):
+                some = [take_rows(one, live) for one in (m, v, gap)]
+                put_rows(moved, live, self._sum(some[0], some[1].sqrt_(), some[2]))
             m.mul_(power(self.beta1, gap, m))
         v.mul_(power(self.beta2, gap, v))
         return moved
 
     def _sum(self, m: Tensor, root: Tensor, gap: Tensor) -> Tensor:
         """Σ_{j=1..k} β1^j m / (β2^{j/2} √v + τ) for each row, k its gap."""
-        gaps, order = gap.sort(descending=True, stable=True)  # rows that go on longest first: each j works on a slice
-        top, root = m[order], root[order]
+        gaps, order = _longest_first(gap)  # each j works on a slice
+        top, root = take_rows(m, order), take_rows(root, order)
         total = torch.zeros_like(top)
-        last = min(int(gaps[0]), self._terms(m.dtype))
-        for count in np.searchsorted(-gaps.cpu().numpy(), -np.arange(1, last + 1), side="right"):
-            top, root = top[:count].mul_(self.beta1), root[:count].mul_(math.sqrt(self.beta2))
+        last, decay = min(int(gaps[0]), self._terms(m.dtype)), math.sqrt(self.beta2)
+        counts = np.searchsorted(-gaps, -np.arange(1, last + 1), side="right")
+        width = max(1, m.numel() // len(m))
+        many = int(np.count_nonzero(counts * width >= FEW))
+        for count in counts[:many]:
+            top, root = top[:count].mul_(self.beta1), root[:count].mul_(decay)
             total[:count].addcdiv_(top, root + self.tau)
+        while many < last:  # few values go on for long: many terms at once
+            count = int(counts[many])
+            terms = min(last - many, max(1, BLOCK // (count * width)))
+            j = torch.arange(1, terms + 1, dtype=torch.float64, device=m.device)
+            over = top[:count].reshape(-1, 1) * torch.pow(self.beta1, j).to(m.dtype)
+            under = (root[:count].reshape(-1, 1) * torch.pow(decay, j).to(m.dtype)).add_(self.tau)
+            ended = np.arange(many + 1, many + terms + 1) > np.repeat(gaps[:count], width)[:, None]
+            over.div_(under).masked_fill_(torch.from_numpy(ended).to(m.device), 0.0)
+            total[:count] += over.sum(1).reshape(total[:count].shape)
+            top, root = top[:count] * self.beta1**terms, root[:count] * decay**terms
+            many += terms
         return torch.empty_like(total).index_copy_(0, order, total)
 
     def _terms(self, dtype: torch.dtype) -> float:
@@ -123,6 +152,15 @@ class Adam(Adaptive):
         if ratio >= 1:
             return math.inf  # terms may grow at first
         return math.ceil(math.log(torch.finfo(dtype).eps / 2 * (1 - ratio)) / math.log(ratio))
+
+
+def _longest_first(gap: Tensor) -> tuple[np.ndarray, Tensor]:
+    """The gaps in descending order, and whose they are."""
+    keys = gap.cpu().numpy()
+    top = int(keys.max())
+    keys = (top - keys).astype(np.int16) if top < 2**15 else top - keys  # numpy sorts short integers by their digits
+    order = np.argsort(keys, kind="stable")
+    return top - keys[order].astype(np.int64), torch.from_numpy(order).to(gap.device)
 
 
 @dataclass(frozen=True)

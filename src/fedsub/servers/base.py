@@ -7,9 +7,10 @@ The state "last" holds the round up to which a row is current.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,6 +74,14 @@ class RowServer:
                 state[f"last/{name}"] = torch.zeros(rows, dtype=torch.int32, device=device)
         return state
 
+    def wait(self, held: Tree, gap: Tensor) -> None:
+        """`drift` of rows that nobody ever sent, from what slots hold at first: they stay, and `waits` may change."""
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The slots that `wait` changes."""
+        return ()
+
     def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
         self.catch_up(params, rows, state, round - 1)  # free if the caller has done it
         for name, update in mean.items():
@@ -81,41 +90,70 @@ class RowServer:
                 held = {slot: state[f"{slot}/{name}"] for slot in self.slots}
                 params[name].add_(self.move(update, held), alpha=lr)
                 continue
-            held = self._take(name, rows[name], state)
-            add_rows(params[name], rows[name], times(self.move(update, held), lr))
-            self._put(name, rows[name], held, state, round)
+            at = rows[name].long()  # torch is many times slower to add rows at int32 places
+            held = self._take(name, at, state, self.slots)
+            add_rows(params[name], at, times(self.move(update, held), lr))
+            self._put(name, at, held, state)
+            if self.lazy:
+                _stamp(state[f"last/{name}"], at, round)
 
     def catch_up(self, params: Tree, rows: dict[str, Tensor] | None, state: Tree, round: int) -> None:
         for name, param in params.items() if self.lazy else ():
             last = state.get(f"last/{name}")
             if last is None or (rows is not None and name not in rows):
                 continue
-            if rows is None:
-                behind = (last < round).nonzero().view(-1)
-            else:
-                behind = rows[name][take_rows(last, rows[name]) < round]
+            since = last if rows is None else take_rows(last, rows[name])
+            if not len(since) or int(since.min()) >= round:
+                continue
+            behind = _true(since < round)
+            at = behind if rows is None else take_rows(rows[name], behind).long()
             lr = setting(self.groups, name, "lr", self.lr)
-            for some in behind.split(max(1, CHUNK * len(param) // max(1, param.numel()))):
-                if len(some):
-                    held = self._take(name, some, state)
-                    add_rows(param, some, times(self.drift(held, round - take_rows(last, some)), lr))
-                    self._put(name, some, held, state, round)
+            for some in at.split(max(1, CHUNK * len(param) // max(1, param.numel()))):
+                self._catch_up(name, param, some, state, round, lr)
 
-    def _take(self, name: str, rows: Tensor, state: Tree) -> Tree:
-        return {slot: take_rows(state[f"{slot}/{name}"], rows) for slot in self.slots}
+    def _catch_up(self, name: str, param: Tensor, rows: Tensor, state: Tree, round: int, lr: float) -> None:
+        last = state[f"last/{name}"]
+        since = take_rows(last, rows)
+        _stamp(last, rows, round)
+        if int(since.min()) == 0:  # most often rows that nobody ever sent: what is at rest stays at rest
+            if self.waits:
+                new = take_rows(rows, _true(since == 0))
+                held = {slot: self.first(slot, param[:1], True) for slot in self.waits}  # one row: all are alike
+                self.wait(held, torch.full((1,), round, dtype=since.dtype, device=since.device))
+                self._put(name, new, {slot: one.expand(len(new), *one.shape[1:]) for slot, one in held.items()}, state)
+            sent = _true(since > 0)
+            rows, since = take_rows(rows, sent), take_rows(since, sent)
+        if len(rows):
+            held = self._take(name, rows, state, self.slots)
+            add_rows(param, rows, times(self.drift(held, round - since), lr))
+            self._put(name, rows, held, state)
 
-    def _put(self, name: str, rows: Tensor, held: Tree, state: Tree, round: int) -> None:
+    def _take(self, name: str, rows: Tensor, state: Tree, slots: tuple[str, ...]) -> Tree:
+        return {slot: take_rows(state[f"{slot}/{name}"], rows) for slot in slots}
+
+    def _put(self, name: str, rows: Tensor, held: Tree, state: Tree) -> None:
         for slot, values in held.items():
             put_rows(state[f"{slot}/{name}"], rows, values)
-        if self.lazy:
-            state[f"last/{name}"].index_fill_(0, rows.long(), round)
 
 
 def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
     """Replace some rows of a table."""
-    if table.ndim == 2 and table.shape[1] == 1:  # as in core.take_rows
-        table, values = table.view(-1), values.reshape(-1)
-    table.index_copy_(0, rows.long(), values)
+    rows = rows.long()
+    if table.numel() == len(table):  # as in core.take_rows
+        table.view(-1).scatter_(0, rows, values.reshape(-1))
+    else:
+        table.index_copy_(0, rows, values)
+
+
+def _stamp(last: Tensor, rows: Tensor, round: int) -> None:
+    last.scatter_(0, rows, torch.full((len(rows),), round, dtype=last.dtype, device=last.device))
+
+
+def _true(mask: Tensor) -> Tensor:
+    """Where a mask holds, int64."""
+    if mask.device.type == "cpu":  # numpy is ten times as fast
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.nonzero().view(-1)
 
 
 def times(values: Tensor, factor: float) -> Tensor:
@@ -129,7 +167,7 @@ def by_row(values: Tensor, like: Tensor) -> Tensor:
 
 def power(base: float, gap: Tensor, like: Tensor) -> Tensor:
     """base^k for each row, k its gap; in double precision until the end."""
-    return by_row(torch.pow(base, gap.double()), like)
+    return _by_gap(lambda k: torch.pow(base, k), gap, like)
 
 
 def geometric(ratio: float, gap: Tensor, like: Tensor) -> Tensor:
@@ -138,7 +176,16 @@ def geometric(ratio: float, gap: Tensor, like: Tensor) -> Tensor:
         return by_row(torch.zeros_like(gap), like)
     # 1 − ratio^k by expm1: a ratio close to 1 would cancel digits.
     log = torch.tensor(ratio, dtype=torch.float64).log().item()
-    return by_row(torch.expm1(gap.double() * log) * (-ratio / (1 - ratio)), like)
+    return _by_gap(lambda k: torch.expm1(k * log) * (-ratio / (1 - ratio)), gap, like)
+
+
+def _by_gap(function: Callable[[Tensor], Tensor], gap: Tensor, like: Tensor) -> Tensor:
+    """A function of every row's gap. Few gaps differ, so it is computed once for each that is possible."""
+    most = int(gap.max()) + 1 if len(gap) else 0
+    if most > len(gap):
+        return by_row(function(gap.double()), like)
+    table = function(torch.arange(most, dtype=torch.float64, device=gap.device))
+    return by_row(table.to(like.dtype).index_select(0, gap), like)
 
 
 def check_positive(name: str, value: Any) -> None:

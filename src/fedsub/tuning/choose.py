@@ -38,7 +38,7 @@ class Criterion:
 
     ``final``   the validation loss after the last round
     ``best``    the smallest validation loss of the evaluated rounds: the round is chosen too
-    ``rounds``  the rounds until a target holds
+    ``rounds``  the rounds until a target holds; otherwise these rounds are only reported
     """
 
     select: Select = "final"
@@ -48,15 +48,16 @@ class Criterion:
     def make(cls, select: Any, target: str | Target | None) -> Criterion:
         if select not in SELECT:
             raise ConfigError(f"select is {select!r}; {nearest(str(select), SELECT)}")
-        goal = Target.parse(target) if select == "rounds" and target is not None else None
-        if select == "rounds":
-            if goal is None:
-                raise ConfigError('select="rounds" needs a target to reach, such as train.ce<=0.65.')
-            if goal.metric.partition(".")[0] not in ("train", "validation"):
+        goal = Target.parse(target) if target is not None else None
+        if goal is None and select == "rounds":
+            raise ConfigError('select="rounds" needs a target to reach, such as train.ce<=0.65.')
+        if goal is not None and goal.metric.partition(".")[0] not in ("train", "validation"):
+            if select == "rounds":
                 raise ConfigError(
                     f"The target {goal} is not on the data that settings are chosen by; use train.… or validation.…, "
                     "such as train.ce<=0.65. The test split is looked at once, at the end."
                 )
+            goal = None  # the task's own target may be on the test split, which nothing here may watch
         return cls(select, goal)
 
     def check(self, loss: Loss) -> None:
@@ -71,7 +72,7 @@ class Criterion:
         """Infinity for a trial that failed, diverged or never got there."""
         if trial.status != "finished":
             return math.inf
-        if self.target is not None:
+        if self.select == "rounds" and self.target is not None:
             return trial.first(self.target)
         found = trial.loss("validation") if self.select == "final" else trial.best("validation")[1]
         return found if math.isfinite(found) else math.inf
@@ -82,7 +83,7 @@ class Criterion:
 
     @property
     def title(self) -> str:
-        if self.target is not None:
+        if self.select == "rounds":
             return f"rounds to {self.target}"
         return "validation loss" if self.select == "final" else "best validation loss"
 

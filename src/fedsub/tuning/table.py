@@ -65,7 +65,12 @@ def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], he
     """A row per method; ``cell`` makes the cells of one quantity, which ``heads`` tell apart."""
     tested = [t for trials in tuning.tested.values() for t in trials]
     kinds = _kinds(tested, "test")
-    columns = [tuning.criterion.title, *(["validation loss"] if tuning.criterion.select == "rounds" else [])]
+    criterion = tuning.criterion
+    columns = [criterion.title]
+    if criterion.select == "rounds":
+        columns.append("validation loss")
+    elif criterion.target is not None:
+        columns.append(f"rounds to {criterion.target}")
     columns += [f"test {kind}" for kind in kinds]
     rows = [["method", "trials", "seeds", *tuning.axes, *(f"{c}{h}" for c in columns for h in heads)]]
     for label, count in tuning.counts.items():
@@ -73,9 +78,11 @@ def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], he
         if winner is None:
             rows.append([label, str(count), "0", *[w.DASH] * (len(rows[0]) - 3)])
             continue
-        values = [[tuning.criterion.value(t) for t in winner.trials]]
-        if tuning.criterion.select == "rounds":
+        values = [[criterion.value(t) for t in winner.trials]]
+        if criterion.select == "rounds":
             values.append([t.loss("validation") for t in winner.trials])
+        elif criterion.target is not None:
+            values.append([t.first(criterion.target) for t in winner.trials])
         values += [[t.metric("test", kind) for t in tuning.tested.get(label, [])] for kind in kinds]
         axes = [show(winner.values[name]) if name in winner.values else w.DASH for name in tuning.axes]
         rows.append([label, str(count), str(len(winner.trials)), *axes, *(c for v in values for c in cell(v))])

@@ -195,7 +195,7 @@ def test_a_tail_of_long_gaps_is_summed_like_one_term_after_the_other(monkeypatch
     m, root = torch.from_numpy(rng.normal(size=(300, 3))), torch.from_numpy(rng.random((300, 3)))
     expected = torch.zeros_like(m)
     for j in range(1, 60):
-        expected += (gap >= j)[:, None] * 0.9**j * m / (0.99 ** (j / 2) * root + 1e-3)
+        expected += (gap >= j)[:, None] * (0.9**j * m / (0.99 ** (j / 2) * root + 1e-3))
     for few, block in ((0, 1 << 16), (100, 500), (10**9, 1 << 16), (10**9, 2000)):
         monkeypatch.setattr(adaptive, "FEW", few)
         monkeypatch.setattr(adaptive, "BLOCK", block)

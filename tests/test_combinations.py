@@ -201,7 +201,8 @@ def check_bytes(names: tuple[str, ...], folder: Path, history: list[dict]) -> No
             if codec != "plain":
                 low, high = encoded_bytes(codec, len(rows))
                 ids = len(encode_rows(rows, space.size))
-            rest = up - payloads * values - ids - 4 * numbers
+            report = {"rpow-d": 4, "UCB": 8}.get(sampler, 0)
+            rest = up - payloads * values - ids - 4 * numbers - report
             assert low <= rest <= high
         probed = row.get("probed", [])
         assert bool(probed) == (sampler == "pow-d")

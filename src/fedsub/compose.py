@@ -155,6 +155,15 @@ def _server(s: Mapping[str, Any], groups: Any) -> Server:
     kind = s["server"]
     if not isinstance(kind, str) or kind not in SERVERS:
         raise MethodError(f"server must be one of {', '.join(SERVERS)}; {nearest(str(kind), SERVERS)}")
+    understood = {
+        "add": ("server_momentum", "sparse_server"), "adam": ("tau", "beta1", "beta2", "sparse_server"),
+        "yogi": ("tau", "beta1", "beta2", "sparse_server"), "adagrad": ("tau", "beta1", "sparse_server"),
+        "frequency": (), "history": ("sparse_server",),
+    }[kind]  # fmt: skip
+    for setting in ("tau", "beta1", "beta2", "server_momentum", "sparse_server"):
+        if setting not in understood and s[setting] != DEFAULTS[setting]:
+            has = f"it has {', '.join(understood)}" if understood else "it has none of that kind"
+            raise MethodError(f"{setting}={s[setting]!r} means nothing to server={kind!r}; {has}.")
     options: dict[str, Any] = {"groups": groups}
     if s["server_lr"] is not None:
         options["lr"] = s["server_lr"]
@@ -168,8 +177,6 @@ def _server(s: Mapping[str, Any], groups: Any) -> Server:
             options["beta2"] = s["beta2"]
     if kind == "add":
         options["momentum"] = s["server_momentum"]
-    elif s["server_momentum"]:
-        raise MethodError(f"server_momentum belongs to server='add'; {kind} has beta1.")
     return SERVERS[kind](**options)
 
 

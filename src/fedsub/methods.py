@@ -44,11 +44,11 @@ class Entry:
         return {name: hints[name] for name in self.defaults}
 
 
-def _method(name: str, average: Average, common: Mapping[str, Any]) -> Method:
-    """A method from the shared settings, and those that make it what it is."""
-    fixed = CATALOGUE[name].fixed
+def _method(name: str, average: Average, common: Mapping[str, Any], **derived: Any) -> Method:
+    """A method from the shared settings, and those that make it what it is or follow from its own settings."""
+    fixed = {**CATALOGUE[name].fixed, **derived}
     for setting, value in fixed.items():
-        if common.get(setting, value) != value:
+        if common.get(setting, value) not in (value, DEFAULTS[setting] if setting in derived else value):
             raise MethodError(
                 f"{name} is what it is by {setting}={value!r}, and was given {common[setting]!r}; "
                 "start from fedavg or fedsubavg for other combinations."
@@ -154,7 +154,7 @@ def scaffold(*, option: str = "II", weighting: str = "samples", **common: Unpack
     ``option`` "II" (default) or "I" (an extra gradient pass). Twice the traffic of FedAvg.
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
     """
-    return _method("scaffold", OverClients(weighting), {**common, "variates": option})
+    return _method("scaffold", OverClients(weighting), common, variates=option)
 
 
 def scaffold_server(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
@@ -233,7 +233,7 @@ def power_of_choice(*, candidates: int = 100, variant: str = "pow", **common: Un
     ``variant``: "pow" (asks for the loss on all data), "cpow" (on one batch), "rpow" (last training loss, free).
     Cho, Wang and Joshi, "Client Selection in Federated Learning", 2020.
     """
-    return _method("power_of_choice", OverClients("clients"), {**common, "sampler": f"{variant}-d:{candidates}"})
+    return _method("power_of_choice", OverClients("clients"), common, sampler=f"{variant}-d:{candidates}")
 
 
 def ucb_cs(*, gamma: float = 0.7, **common: Unpack[Common]) -> Method:
@@ -241,7 +241,7 @@ def ucb_cs(*, gamma: float = 0.7, **common: Unpack[Common]) -> Method:
 
     Cho, Gupta, Joshi and Yağan, "Bandit-based Communication-Efficient Client Selection", 2020.
     """
-    return _method("ucb_cs", OverClients("clients"), {**common, "sampler": f"ucb:{gamma}"})
+    return _method("ucb_cs", OverClients("clients"), common, sampler=f"ucb:{gamma}")
 
 
 def fedsubadam(

@@ -123,7 +123,8 @@ class Trainer:
 
         rejected = cohort.clients[~finite]
         self._check(number, rejected, sums["update"].count)
-        up[stays] = self.bytes.encoded(up[stays], cohort.clients, encoded)
+        report = getattr(self.sampler, "report_bytes", 0)
+        up[stays] = self.bytes.encoded(up[stays], cohort.clients, encoded) + report
         self._combine(number, sums, numbers)
         for delivery in deliveries:  # only now: a client that takes part twice reads the same state both times
             state.keep(delivery, cohort, rows, finite)

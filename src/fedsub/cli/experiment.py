@@ -151,7 +151,10 @@ class Experiment:
             if label in out:
                 raise ConfigError(f"methods has {label} twice; give one of them a name of its own.")
             own = {k: v for k, v in given.items() if k != "method"}
-            out[label] = {"name": normal(name), **entry.defaults, **self._arguments(key, entry, own, population)}
+            defaults, asked = entry.defaults, self._arguments(key, entry, own, population)
+            if asked.get("local_epochs") is not None and "local_steps" in defaults:
+                asked.setdefault("local_steps", None)
+            out[label] = {"name": normal(name), **defaults, **asked}
         return out
 
     def _arguments(self, key: str, entry: Any, own: dict[str, Any], population: int) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class _BoundAvailable(BoundSampler):
     def __init__(self, sizes: np.ndarray, how: Available) -> None:
         super().__init__(sizes)
         self.inner, self.availability = how.sampler.bind(sizes), how.availability
-        self.state = self.inner.state
+        self.state, self.report_bytes = self.inner.state, getattr(self.inner, "report_bytes", 0)
         self._mask(1, 0)  # a pattern that does not fit is refused here
 
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:

@@ -18,6 +18,7 @@ class BoundSampler:
     """
 
     may_be_empty: bool = False
+    report_bytes: int = 0  # of what every client that took part tells of its losses, for `observe`
     least: int = 1  # the fewest eligible clients that `draw` can do with
 
     def __init__(self, sizes: np.ndarray, **needed: int) -> None:

@@ -56,6 +56,7 @@ class _BoundPowerOfChoice(BoundSampler):
         super().__init__(sizes, candidates=how.candidates)
         self.how, self.least = how, how.clients_per_round
         if how.variant == "rpow":
+            self.report_bytes = 4
             self.state["loss"] = np.full(len(self.sizes), np.inf)
 
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:

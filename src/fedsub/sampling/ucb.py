@@ -57,6 +57,7 @@ class _BoundUCB(BoundSampler):
 
     def __init__(self, sizes: np.ndarray, how: UCB) -> None:
         super().__init__(sizes, clients_per_round=how.clients_per_round)
+        self.report_bytes = 8  # mean and deviation
         self.least, self.gamma = how.clients_per_round, float(how.gamma)
         self.share = self.sizes / self.sizes.sum()
         names = ("mean", "count", "sigma", "index") if how.stale_discount else ("mean", "count", "sigma")

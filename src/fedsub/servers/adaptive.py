@@ -126,7 +126,7 @@ class Adam(Adaptive):
         counts = np.searchsorted(-gaps, -np.arange(1, last + 1), side="right")
         width = max(1, m.numel() // len(m))
         many = int(np.count_nonzero(counts * width >= FEW))
-        for count in counts[:many]:
+        for count in counts[:many].tolist():
             top, root = top[:count].mul_(self.beta1), root[:count].mul_(decay)
             total[:count].addcdiv_(top, root + self.tau)
         while many < last:  # few values go on for long: many terms at once

@@ -105,7 +105,7 @@ class Group:
         if not self.stacked:
             return values[0]
         if name in self.counts:
-            values = values[self.owners(name)]
+            values = values.index_select(0, self.owners(name))
         return values.reshape(-1, *[1] * (like.ndim - 1))
 
     def total(self, name: str, values: Tensor) -> Tensor:
@@ -113,7 +113,10 @@ class Group:
         if not self.stacked:
             return values.sum().reshape(1)
         if name in self.counts:
-            flat = values.reshape(len(values), -1).sum(1)
+            flat = values.reshape(len(values), -1)
+            flat = flat.reshape(-1) if flat.shape[1] == 1 else flat.sum(1)
+            if not torch.compiler.is_compiling():  # four times as fast, but no compiler knows it
+                return torch.segment_reduce(flat, "sum", lengths=self.counts[name], initial=0.0, unsafe=True)
             return torch.zeros(self.count, dtype=flat.dtype, device=flat.device).index_add_(0, self.owners(name), flat)
         return values.reshape(self.count, -1).sum(1)
 

@@ -150,16 +150,18 @@ class Adam(_Solver):
             )
 
     def init(self, params: Tree) -> Any:
-        return {n: (torch.zeros_like(p), torch.zeros_like(p)) for n, p in params.items()}
+        return [torch.zeros_like(p) for p in params.values()], [torch.zeros_like(p) for p in params.values()]
 
     def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
         grads = self._clipped_and_decayed(params, grads, work)
-        count = work.step + 1
+        count, flat = work.step + 1, list(grads.values())
         first, second = 1 - self.beta1**count, 1 - self.beta2**count
-        directions = {}
-        for name, g in grads.items():
-            m, v = state[name]
-            m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
-            v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-            directions[name] = (m / first) / ((v / second).sqrt_().add_(self.eps))
-        self._move(params, directions, work)
+        means, squares = state
+        torch._foreach_lerp_(means, flat, 1 - self.beta1)
+        torch._foreach_mul_(squares, self.beta2)
+        torch._foreach_addcmul_(squares, flat, flat, value=1 - self.beta2)
+        # (m / first) / (√(v / second) + eps), with the corrections where they cost least
+        below = torch._foreach_sqrt(squares)
+        torch._foreach_mul_(below, first / second**0.5)
+        torch._foreach_add_(below, first * self.eps)
+        self._move(params, dict(zip(grads, torch._foreach_div(means, below), strict=True)), work)

@@ -19,7 +19,7 @@ MEANING = {
     "batch_size": "samples in a local batch; all = the client's whole data",
     "clients_per_round": "clients in a round; all = everyone",
     "weighting": "samples or clients; FedSubAvg also unbiased",
-    "server_lr": "factor on the averaged update; –: the server's own (add, frequency, history 1; adagrad 0.1; others 0.01)",
+    "server_lr": "step of the server; –: its own (add, frequency, history 1; adagrad 0.1; adam, yogi 0.01)",
     "batches": "shuffled, ordered or replacement",
     "replacement": "draw clients with replacement",
     "mu": "strength of the pull to what was sent",

@@ -72,23 +72,36 @@ class ClientState:
 
 
 class Moved:
-    """Which of ``size`` rows moved since they were last asked for. Memory is bounded, however many rounds pass."""
+    """Which of ``size`` rows moved since they were last asked for. Memory is bounded, however many rounds pass.
+
+    Rows are listed as long as that is short; then they are marked, a byte for every row there is.
+    """
 
     def __init__(self, size: int):
-        self._size, self._rows, self._count = size, list[np.ndarray](), 0
+        self.size, self._listed, self._count = size, [], 0
+        self._marked: np.ndarray | None = None
 
     def add(self, rows: Tensor) -> None:
-        self._rows.append(rows.cpu().numpy())
+        if self._marked is not None:
+            self._marked[rows.cpu().numpy()] = True
+            return
+        self._listed.append(rows)
         self._count += len(rows)
-        if self._count > 2 * self._size:  # the same rows again and again: each has been named twice on average
-            self._rows = [self.take()]
-            self._count = len(self._rows[0])
+        if self._count > self.size:
+            self._marked, listed = np.zeros(self.size, bool), self._listed
+            self._listed = []
+            for some in listed:
+                self.add(some)
 
     def take(self) -> np.ndarray:
-        """The rows, distinct and ascending; they are then forgotten."""
-        rows = [r.astype(np.int64, copy=False) for r in self._rows]
-        self._rows, self._count = [], 0
-        return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+        """The distinct rows, sorted; and begin again."""
+        if self._marked is not None:
+            found = np.flatnonzero(self._marked)
+        else:
+            rows = [r.cpu().numpy().astype(np.int64) for r in self._listed]
+            found = np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+        self._marked, self._listed, self._count = None, [], 0
+        return found
 
 
 def _existing(folder: Path | None) -> Path | None:

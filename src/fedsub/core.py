@@ -92,6 +92,7 @@ class Group:
     stacked: bool
     counts: dict[str, Tensor] = field(default_factory=dict)  # table -> rows of each client, int64 [c]
     _owners: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _numpy: dict[str, tuple[np.ndarray, np.ndarray, bool]] = field(default_factory=dict, repr=False)
 
     def owners(self, name: str) -> Tensor:
         """The position in the group of each row's client, [rows]; made when first asked for."""
@@ -105,8 +106,21 @@ class Group:
         if not self.stacked:
             return values[0]
         if name in self.counts:
-            values = values.index_select(0, self.owners(name))
+            lengths = self._lengths(name)
+            if lengths is None:
+                values = values.index_select(0, self.owners(name))
+            else:
+                values = torch.from_numpy(np.repeat(values.numpy(), lengths))
         return values.reshape(-1, *[1] * (like.ndim - 1))
+
+    def _lengths(self, name: str) -> np.ndarray | None:
+        """Rows of each client for numpy, which is several times as fast on short arrays; None where it cannot be."""
+        if torch.compiler.is_compiling() or self.counts[name].device.type != "cpu":
+            return None
+        if name not in self._numpy:
+            counts = self.counts[name].numpy()
+            self._numpy[name] = counts, np.cumsum(counts) - counts, bool(counts.all())
+        return self._numpy[name][0]
 
     def total(self, name: str, values: Tensor) -> Tensor:
         """Sum of one client's values of a parameter, per client, [c]."""
@@ -115,8 +129,8 @@ class Group:
         if name in self.counts:
             flat = values.reshape(len(values), -1)
             flat = flat.reshape(-1) if flat.shape[1] == 1 else flat.sum(1)
-            if not torch.compiler.is_compiling():  # four times as fast, but no compiler knows it
-                return torch.segment_reduce(flat, "sum", lengths=self.counts[name], initial=0.0, unsafe=True)
+            if self._lengths(name) is not None and self._numpy[name][2]:  # reduceat knows no empty stretch
+                return torch.from_numpy(np.add.reduceat(flat.numpy(), self._numpy[name][1]))
             return torch.zeros(self.count, dtype=flat.dtype, device=flat.device).index_add_(0, self.owners(name), flat)
         return values.reshape(self.count, -1).sum(1)
 

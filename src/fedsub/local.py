@@ -78,8 +78,10 @@ class _Solver:
                 together.setdefault((pattern, clip), []).append(name)
         grads = dict(grads)
         for (_, clip), names in together.items():
-            square = sum(work.group.total(n, grads[n].square()) for n in names)
-            shrink = (clip / torch.as_tensor(square).sqrt().clamp_min(1e-30)).clamp_max(1.0)
+            square = work.group.total(names[0], grads[names[0]].square())
+            for n in names[1:]:
+                square = square + work.group.total(n, grads[n].square())
+            shrink = (clip / square.sqrt().clamp_min_(1e-30)).clamp_max_(1.0)
             for n in names:
                 grads[n] = grads[n] * work.group.spread(shrink, n, grads[n])
         return grads
@@ -150,18 +152,21 @@ class Adam(_Solver):
             )
 
     def init(self, params: Tree) -> Any:
-        return [torch.zeros_like(p) for p in params.values()], [torch.zeros_like(p) for p in params.values()]
+        return tuple([torch.zeros_like(p) for p in params.values()] for _ in range(3))
 
     def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
         grads = self._clipped_and_decayed(params, grads, work)
         count, flat = work.step + 1, list(grads.values())
         first, second = 1 - self.beta1**count, 1 - self.beta2**count
-        means, squares = state
+        means, squares, below = state
         torch._foreach_lerp_(means, flat, 1 - self.beta1)
         torch._foreach_mul_(squares, self.beta2)
         torch._foreach_addcmul_(squares, flat, flat, value=1 - self.beta2)
         # (m / first) / (√(v / second) + eps), with the corrections where they cost least
-        below = torch._foreach_sqrt(squares)
+        for square, root in zip(squares, below, strict=True):  # into memory that is there already
+            torch.sqrt(square, out=root)
         torch._foreach_mul_(below, first / second**0.5)
         torch._foreach_add_(below, first * self.eps)
-        self._move(params, dict(zip(grads, torch._foreach_div(means, below), strict=True)), work)
+        for mean, root in zip(means, below, strict=True):
+            torch.div(mean, root, out=root)
+        self._move(params, dict(zip(grads, below, strict=True)), work)

@@ -161,7 +161,7 @@ def _server(s: Mapping[str, Any], groups: Any) -> Server:
         "frequency": (), "history": ("sparse_server",),
     }[kind]  # fmt: skip
     for setting in ("tau", "beta1", "beta2", "server_momentum", "sparse_server"):
-        if setting not in understood and s[setting] != DEFAULTS[setting]:
+        if setting not in understood and s[setting] != dict(DEFAULTS)[setting]:
             has = f"it has {', '.join(understood)}" if understood else "it has none of that kind"
             raise MethodError(f"{setting}={s[setting]!r} means nothing to server={kind!r}; {has}.")
     options: dict[str, Any] = {"groups": groups}

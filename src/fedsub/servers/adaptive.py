@@ -122,7 +122,7 @@ class Adam(Adaptive):
         gaps, order = _longest_first(gap)  # each j works on a slice
         top, root = take_rows(m, order), take_rows(root, order)
         total = torch.zeros_like(top)
-        last, decay = min(int(gaps[0]), self._terms(m.dtype)), math.sqrt(self.beta2)
+        last, decay = int(min(int(gaps[0]), self._terms(m.dtype))), math.sqrt(self.beta2)
         counts = np.searchsorted(-gaps, -np.arange(1, last + 1), side="right")
         width = max(1, m.numel() // len(m))
         many = int(np.count_nonzero(counts * width >= FEW))

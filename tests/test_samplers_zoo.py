@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedsub import rng
-from fedsub.core import Cohort, describe
+from fedsub.core import Cohort, Sampler, describe
 from fedsub.errors import MethodError
 from fedsub.sampling import (
     UCB,
@@ -24,7 +24,6 @@ from fedsub.sampling import (
     Poisson,
     PowerOfChoice,
     Random,
-    Sampler,
     Uniform,
 )
 

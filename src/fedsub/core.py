@@ -122,6 +122,14 @@ class Group:
             self._numpy[name] = counts, np.cumsum(counts) - counts, bool(counts.all())
         return self._numpy[name][0]
 
+    def squares(self, name: str, values: Tensor) -> Tensor:
+        """Sum of the squares of one client's values of a parameter, per client, [c]."""
+        if self.stacked and name in self.counts and self._lengths(name) is not None and self._numpy[name][2]:
+            flat = values.numpy().reshape(-1)
+            width = len(flat) // max(1, len(values))
+            return torch.from_numpy(np.add.reduceat(flat * flat, self._numpy[name][1] * width))
+        return self.total(name, values.square())
+
     def total(self, name: str, values: Tensor) -> Tensor:
         """Sum of one client's values of a parameter, per client, [c]."""
         if not self.stacked:

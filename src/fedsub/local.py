@@ -78,23 +78,23 @@ class _Solver:
                 together.setdefault((pattern, clip), []).append(name)
         grads = dict(grads)
         for (_, clip), names in together.items():
-            square = work.group.total(names[0], grads[names[0]].square())
+            square = work.group.squares(names[0], grads[names[0]])
             for n in names[1:]:
-                square = square + work.group.total(n, grads[n].square())
+                square = square + work.group.squares(n, grads[n])
             shrink = (clip / square.sqrt().clamp_min_(1e-30)).clamp_max_(1.0)
             for n in names:
                 grads[n] = grads[n] * work.group.spread(shrink, n, grads[n])
         return grads
 
-    def _move(self, params: Tree, directions: Tree, work: Work) -> None:
-        """x ← x − rate · direction, for clients that still have steps to do."""
+    def _move(self, params: Tree, directions: Tree, work: Work, factor: float = 1.0) -> None:
+        """x ← x − rate · factor · direction, for clients that still have steps to do."""
         if work.active is not None:
             directions = {k: d * work.group.spread(work.active.to(d.dtype), k, d) for k, d in directions.items()}
         if not work.scales:
-            torch._foreach_add_(list(params.values()), list(directions.values()), alpha=-work.lr)
+            torch._foreach_add_(list(params.values()), list(directions.values()), alpha=-work.lr * factor)
             return
         for name, direction in directions.items():
-            params[name].add_(direction, alpha=-work.rate(name))
+            params[name].add_(direction, alpha=-work.rate(name) * factor)
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,10 @@ class Adam(_Solver):
         torch._foreach_lerp_(means, flat, 1 - self.beta1)
         torch._foreach_mul_(squares, self.beta2)
         torch._foreach_addcmul_(squares, flat, flat, value=1 - self.beta2)
-        # (m / first) / (√(v / second) + eps), with the corrections where they cost least
+        # (m / first) / (√(v / second) + eps) = (√second / first) · m / (√v + √second · eps)
         for square, root in zip(squares, below, strict=True):  # into memory that is there already
             torch.sqrt(square, out=root)
-        torch._foreach_mul_(below, first / second**0.5)
-        torch._foreach_add_(below, first * self.eps)
+        torch._foreach_add_(below, self.eps * second**0.5)
         for mean, root in zip(means, below, strict=True):
             torch.div(mean, root, out=root)
-        self._move(params, dict(zip(grads, below, strict=True)), work)
+        self._move(params, dict(zip(grads, below, strict=True)), work, second**0.5 / first)

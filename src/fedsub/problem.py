@@ -127,6 +127,8 @@ class Traffic:
 
     def encoded(self, up: np.ndarray, clients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Bytes up of clients that delivered, with their updates as long as a codec made them (−1: plain)."""
+        if self.compact is None:  # no codec
+            return up
         values, _ = self.problem.sizes_in_bytes(clients)
         return np.where(lengths >= 0, up - values + lengths, up)
 

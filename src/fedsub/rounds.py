@@ -83,8 +83,9 @@ class Trainer:
         cohort = self.sampler.select(number, self.seed, probes)
         invited, down, up = cohort.clients, *self.bytes.plain(cohort.clients)
         stays = self._stays(number, cohort)
-        up = np.where(stays, up, 0)
-        cohort = cohort.take(np.flatnonzero(stays)) if not stays.all() else cohort
+        if not stays.all():
+            up = np.where(stays, up, 0)
+            cohort = cohort.take(np.flatnonzero(stays))
         if not len(cohort):
             self._refuse_empty(number, len(invited))
             state.skipped.add_(1)

@@ -120,6 +120,7 @@ class Session:
             engine.on_choice = partial(self._chosen, engine)
             if self.engine_name:
                 engine.keep(self.engine_name)
+        trainer.state.tracking = self.saved is not None
         if self.restored is not None:
             trainer.state.restore({**self.restored.tensors, **self.restored.tables})
         self._tell("on_start", self._info(rounds))

@@ -35,6 +35,7 @@ class State:
         slots = [f"{part.key}.{slot}" for part in method.parts for slot in part.client_slots]
         self.kept = ClientState(problem, params, slots, folder=folder) if slots else None
         self.skipped = torch.zeros((), dtype=torch.int64)  # rounds in which nobody took part
+        self.tracking = True  # whether anybody will ask which rows moved
         self._moved = {name: Moved(len(params[name])) for name in problem.tables}
         self._by_table = {name: table for name, table in self._named().items() if table is not None}
 
@@ -60,6 +61,8 @@ class State:
 
     def note(self, rows: Mapping[str, Tensor]) -> None:
         """These rows of tables have moved, and with them what the server and parts keep of them."""
+        if not self.tracking:
+            return
         for name, moved in rows.items():
             self._moved[name].add(moved)
 

@@ -48,6 +48,7 @@ class Federated:
         if engine == "compiled" and isinstance(runner, Batched):
             runner = Batched(problem, runner.plan, compile=True)  # checked above, before compiling
         self.trainer = Trainer(problem, method, params, runner, seed=seed)
+        self.trainer.state.tracking = False  # as in a run without a directory
 
     @property
     def params(self) -> dict[str, Tensor]:

@@ -79,19 +79,13 @@ class Plan:
 def make_work(job: Job, names: Sequence[str], sent: Tree, group: Group, who: np.ndarray) -> Work:
     """The scene of a group's local work; ``who`` are the positions of its clients in the cohort."""
     method = job.method
-    device = next(iter(sent.values())).device
-    scales = {name: method.local.scale(name) for name in names}
-    return Work(
-        job.round,
-        0,
-        method.local.rate(job.round),
-        sent,
-        group,
-        steps=torch.from_numpy(job.batches.steps[who].astype(np.float32)).to(device),
-        scales={name: scale for name, scale in scales.items() if scale != 1.0},
-        words=job.cohort.words(job.seed, rng.PART, job.round)[who],
-        method=method,
-    )
+    work = Work(job.round, 0, method.local.rate(job.round), sent, group, method=method)
+    work.scales = {name: scale for name in names if (scale := method.local.scale(name)) != 1.0}
+    if method.parts:  # nobody else asks
+        device = next(iter(sent.values())).device
+        work.steps = torch.from_numpy(job.batches.steps[who].astype(np.float32)).to(device)
+        work.words = job.cohort.words(job.seed, rng.PART, job.round)[who]
+    return work
 
 
 def load_state(problem: Problem, job: Job, work: Work, who: np.ndarray, places: dict[str, slice]) -> None:

@@ -11,13 +11,28 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import codecs, costs, errors, heat, losses, methods, models, sampling, schedules, servers, theory
+    from fedsub import (
+        codecs,
+        costs,
+        datasets,
+        errors,
+        heat,
+        losses,
+        methods,
+        models,
+        sampling,
+        schedules,
+        servers,
+        theory,
+        twins,
+    )
     from fedsub import diagnostics as diagnostics
     from fedsub.average import OverClients, OverHolders, OverSampledHolders
     from fedsub.callbacks import Callback, Progress, TensorBoard
     from fedsub.comparing import Comparison, compare
     from fedsub.core import Method, Part
-    from fedsub.data import Clients, movielens, movielens_like
+    from fedsub.data import Clients
+    from fedsub.datasets import movielens
     from fedsub.errors import FedsubError
     from fedsub.evaluate import Evaluate
     from fedsub.local import SGD, Adam
@@ -28,6 +43,7 @@ if TYPE_CHECKING:
     from fedsub.sampling import Everyone, Uniform
     from fedsub.servers import Add
     from fedsub.tuning import Tuning, tune
+    from fedsub.twins import movielens_like
 
 __version__ = "0.1.0"
 
@@ -61,6 +77,7 @@ __all__ = [
     "codecs",
     "compare",
     "costs",
+    "datasets",
     "errors",
     "heat",
     "losses",
@@ -74,6 +91,7 @@ __all__ = [
     "servers",
     "theory",
     "tune",
+    "twins",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported at first use, because torch takes seconds to load and
@@ -83,7 +101,8 @@ _HOMES = {
     "callbacks": ("Callback", "Progress", "TensorBoard"),
     "comparing": ("Comparison", "compare"),
     "core": ("Method", "Part"),
-    "data": ("Clients", "movielens", "movielens_like"),
+    "data": ("Clients",),
+    "datasets": ("movielens",),
     "errors": ("FedsubError",),
     "evaluate": ("Evaluate",),
     "local": ("SGD", "Adam"),
@@ -94,11 +113,12 @@ _HOMES = {
     "sampling": ("Everyone", "Uniform"),
     "servers": ("Add",),
     "tuning": ("Tuning", "tune"),
+    "twins": ("movielens_like",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
-    "codecs", "costs", "diagnostics", "errors", "heat", "losses", "methods", "models", "sampling", "schedules",
-    "servers", "theory",
+    "codecs", "costs", "datasets", "diagnostics", "errors", "heat", "losses", "methods", "models", "sampling",
+    "schedules", "servers", "theory", "twins",
 )  # fmt: skip
 
 

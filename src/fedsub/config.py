@@ -29,7 +29,7 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """A file or a saved directory, and which column is what. With a task only path, scale and values."""
+    """A file or a saved directory, and which column is what. With a task only path, scale, options and values."""
 
     path: str | None = None
     client: str | None = None
@@ -41,10 +41,11 @@ class Data(Section):
     padding: list[str] = []
     sizes: dict[str, int] = {}
     scale: Rate | None = None
+    options: dict[str, Any] = {}
 
 
 class Split(Section):
-    by: Literal["random", "time", "last", "none"] = "random"
+    by: Literal["random", "time", "last", "ending", "column", "none"] = "random"
     train: float = 0.8
     column: str | None = None
     seed: int = 0
@@ -137,15 +138,17 @@ class Config(Section):
     @model_validator(mode="after")
     def _fitting(self) -> Config:
         if self.task is not None:
-            extra = sorted(self.data.model_fields_set - {"path", "scale", "values"})
+            extra = sorted(self.data.model_fields_set - {"path", "scale", "values", "options"})
             if extra:
                 raise ValueError(
                     f"the task {self.task!r} brings its own data, so data.{extra[0]} has no meaning; leave one out"
                 )
         elif self.data.scale is not None:
             raise ValueError("data.scale is for generated tasks only")
-        if self.split.by == "time" and self.split.column is None:
-            raise ValueError('split.by = "time" needs split.column (--time-column), the column to cut by')
+        elif self.data.options:
+            raise ValueError("data.options is for tasks only")
+        if self.split.by in ("time", "column") and self.split.column is None:
+            raise ValueError(f'split.by = "{self.split.by}" needs split.column (--time-column), the column to cut by')
         if self.run.stop_at_target and self.run.target is None:
             raise ValueError('run.stop_at_target needs run.target, such as "train.ce<=0.65"')
         return self

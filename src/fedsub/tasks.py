@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """``make(folder, scale)`` gives the data; ``config`` holds defaults as in a TOML file."""
+    """``make(folder, scale, options)`` gives the data; ``config`` holds defaults as in a TOML file.
+
+    ``options`` are the data set's own choices (``[data.options]``), such as how ties are read; unknown ones are errors.
+    """
 
     name: str
     summary: str
-    make: Callable[[Path | None, float | None], Clients]
+    make: Callable[[Path | None, float | None, dict[str, Any]], Clients]
     config: dict[str, Any] = field(default_factory=dict)
 
 
@@ -35,17 +38,17 @@ _MOVIELENS: dict[str, Any] = {
 }
 
 
-def _movielens_like(folder: Path | None, scale: float | None) -> Clients:
-    from fedsub.data import movielens_like
+def _movielens_like(folder: Path | None, scale: float | None, options: dict[str, Any]) -> Clients:
+    from fedsub.twins import movielens_like
 
     if folder is not None:
         raise ConfigError("The task movielens-like is generated and reads no data; leave --data (data.path) out.")
     return movielens_like(scale=1.0 if scale is None else scale)
 
 
-def _movielens_1m(folder: Path | None, scale: float | None) -> Clients:
-    from fedsub.data import movielens
-    from fedsub.data.movielens import HOME
+def _movielens_1m(folder: Path | None, scale: float | None, options: dict[str, Any]) -> Clients:
+    from fedsub.datasets import movielens
+    from fedsub.datasets.movielens import HOME
 
     if scale is not None:
         raise ConfigError("The task movielens-1m has one size; leave --scale (data.scale) out.")

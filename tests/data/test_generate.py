@@ -9,8 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedsub.data import Clients, movielens, movielens_like
+from fedsub.data import Clients
+from fedsub.datasets import movielens
 from fedsub.errors import DataError
+from fedsub.twins import movielens_like
 
 FEATURES = ["gender", "age", "movie", "gender_movie", "age_movie"]
 

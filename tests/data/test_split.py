@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedsub.data import Clients
 from fedsub.data.split import pooled, select, split, take
-from fedsub.errors import DataError
+from fedsub.errors import ColumnError, DataError
 
 
 def federation(samples: int = 400, clients: int = 30, seed: int = 0) -> Clients:
@@ -146,3 +146,29 @@ def test_bad_selections(chosen):
 def test_bad_takes(samples):
     with pytest.raises(DataError, match=r"take\(\)"):
         take(federation(40, 4), np.array(samples))
+
+
+def test_ending_takes_the_last_share_of_every_client():
+    clients = Clients.from_arrays(
+        {"item": np.arange(12) % 4, "label": np.arange(12) % 2, "at": np.arange(12)[::-1]},
+        np.repeat([0, 1, 2], [5, 6, 1]),
+        ids=["item"], label="label", values=["at"],
+    )  # fmt: skip
+    train, test = clients.split(0.8, by="ending")
+    assert train.sizes.tolist() == [4, 5, 1]
+    assert test.columns["at"].values.tolist() == [7, 1]
+    _, test = clients.split(0.8, by="ending", column="at")
+    assert test.columns["at"].values.tolist() == [11, 6]
+
+
+def test_a_column_of_marks_cuts_the_data():
+    arrays = {"item": np.arange(4), "label": np.arange(4) % 2, "held": np.array([0, 1, 0, 1])}
+    clients = Clients.from_arrays(arrays, np.array([0, 0, 1, 1]), ids=["item"], label="label", values=["held"])
+    train, test = clients.split(by="column", column="held")
+    assert train.sizes.tolist() == test.sizes.tolist() == [1, 1]
+    with pytest.raises(DataError, match=r"by='column'.* needs column"):
+        clients.split(by="column")
+    arrays["held"] = np.array([0, 1, 0, 2])
+    clients = Clients.from_arrays(arrays, np.array([0, 0, 1, 1]), ids=["item"], label="label", values=["held"])
+    with pytest.raises(ColumnError, match="0 and 1 only, but has"):
+        clients.split(by="column", column="held")

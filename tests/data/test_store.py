@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsub.data import Clients, movielens_like
+from fedsub.data import Clients
 from fedsub.data.store import fingerprint
 from fedsub.errors import StoreError
+from fedsub.twins import movielens_like
 
 
 def small(items=("x", "y", "x", "ü")) -> Clients:

@@ -49,7 +49,7 @@ class Experiment:
 
         data, path = self.config.data, self.path()
         if self.config.task is not None:
-            return tasks.get(self.config.task).make(path, data.scale)
+            return tasks.get(self.config.task).make(path, data.scale, data.options)
         if path is None:
             raise ConfigError('The configuration names no data: give task = "…" or [data] with a path.')
         if path.is_dir():
@@ -83,8 +83,10 @@ class Experiment:
         """(train, validation, both together, test): validation is cut from the training part as test was cut off."""
         both, test = self._cut(clients)
         how = self.config.split
-        by = "random" if how.by == "none" else how.by
-        train, validation = both.split(1 - share, by=by, column=self._split_column(), seed=how.seed + 1)
+        # A column of marks cuts once only; the stored order is then the order in time.
+        by = {"none": "random", "column": "ending"}.get(how.by, how.by)
+        column = None if how.by == "column" else self._split_column()
+        train, validation = both.split(1 - share, by=by, column=column, seed=how.seed + 1)
         held_out, whole = self._features(validation), self._features(both)
         return self._features(train), held_out, whole, None if test is None else self._features(test)
 
@@ -95,7 +97,7 @@ class Experiment:
         return clients.split(how.train, by=how.by, column=self._split_column(), seed=how.seed)
 
     def _split_column(self) -> str | None:
-        return self.config.split.column if self.config.split.by in ("time", "last") else None
+        return self.config.split.column if self.config.split.by in ("time", "last", "ending", "column") else None
 
     def _features(self, clients: Clients) -> Clients:
         from fedsub.data.store import fingerprint

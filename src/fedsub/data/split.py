@@ -17,6 +17,8 @@ from fedsub.data.clients import Array, Clients, Column
 from fedsub.data.renumber import assemble, concatenated, reorder
 from fedsub.errors import ColumnError, DataError, nearest
 
+WAYS = ("random", "time", "last", "ending", "column")
+
 
 def split(
     clients: Clients, train: float = 0.8, *, by: str = "random", column: str | None = None, seed: int = 0
@@ -25,14 +27,17 @@ def split(
 
     ``random``  every sample is train with probability ``train``, independently, fixed by ``seed``
     ``time``    one cut for everybody: train is what lies at or before the ``train`` quantile of ``column``
+    ``ending``  the last floor((1 - train) n) samples of each client are test, by ``column`` if given, else in
+                stored order; ``seed`` plays no role
+    ``column``  test is where ``column`` is true (or 1); ``train`` and ``seed`` play no role
     ``last``    the last sample of each client is test, by ``column`` if given, else in stored order;
                 ``train`` and ``seed`` play no role
 
     A client without samples in a part is not in that part; ``client_ids`` tells who is.
     """
-    if by not in ("random", "time", "last"):
-        raise DataError(f"split(by={by!r}) is unknown: {nearest(str(by), ('random', 'time', 'last'))}")
-    if by != "last" and not (isinstance(train, int | float | np.floating) and 0 < train < 1):
+    if by not in WAYS:
+        raise DataError(f"split(by={by!r}) is unknown: {nearest(str(by), WAYS)}")
+    if by not in ("last", "column") and not (isinstance(train, int | float | np.floating) and 0 < train < 1):
         raise DataError(f"split(train={train!r}) must be a share strictly between 0 and 1, such as 0.8.")
     if by == "random":
         if column is not None:
@@ -45,9 +50,11 @@ def split(
         # The k-th smallest value itself, never an interpolation: exact for int64 timestamps.
         rank = max(int(np.ceil(train * len(times))) - 1, 0)
         in_train = times <= np.partition(times, rank)[rank]
+    elif by == "column":
+        in_train = ~_marks(clients, column)
     else:
         in_train = np.ones(clients.samples, bool)
-        in_train[_last_samples(clients, column)] = False
+        in_train[_last_samples(clients, column, 1 - train if by == "ending" else None)] = False
     for part, mask, share in (("train", in_train, "larger"), ("test", ~in_train, "smaller")):
         if not mask.any():
             raise DataError(
@@ -118,10 +125,10 @@ def _global_rows(clients: Clients, column: Column, samples: Array, owners: Array
     return replace(part, values=np.asarray(space.rows[base + part.values]))
 
 
-def _times(clients: Clients, column: str | None) -> Array:
+def _times(clients: Clients, column: str | None, by: str = "time") -> Array:
     if column is None:
         plain = [c.name for c in clients.columns.values() if c.space is None] or ["none"]
-        raise DataError(f"split(by='time') needs column=...; plain columns are: {', '.join(plain)}.")
+        raise DataError(f"split(by={by!r}) needs column=...; plain columns are: {', '.join(plain)}.")
     found = clients.column(column)
     if found.space is not None or found.values.ndim != 1:
         raise ColumnError(
@@ -131,9 +138,21 @@ def _times(clients: Clients, column: str | None) -> Array:
     return np.asarray(found.values)
 
 
-def _last_samples(clients: Clients, column: str | None) -> Array:
+def _marks(clients: Clients, column: str | None) -> Array:
+    marks = _times(clients, column, "column")
+    if not np.isin(marks, (0, 1)).all():
+        strange = marks[~np.isin(marks, (0, 1))][0]
+        raise ColumnError(f"Column {column!r} marks the test samples, so it holds 0 and 1 only, but has {strange!r}.")
+    return marks.astype(bool)
+
+
+def _last_samples(clients: Clients, column: str | None, share: float | None) -> Array:
+    """The last sample of every client, or with a share its last floor(share n)."""
+    # The smallest addend that keeps 0.2 * 5 at one sample though 1 - 0.8 falls short of 0.2.
+    counts = np.ones_like(clients.sizes) if share is None else np.floor(share * clients.sizes + 1e-9).astype(np.int64)
+    places = concatenated(clients.offsets[1:] - counts, counts)
     if column is None:
-        return clients.offsets[1:] - 1
+        return places
     owners = np.repeat(np.arange(len(clients)), clients.sizes)
     # lexsort is stable, so among equal times the last in stored order comes last.
-    return np.lexsort((_times(clients, column), owners))[clients.offsets[1:] - 1]
+    return np.lexsort((_times(clients, column), owners))[places]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsub.data.clients import Array, Clients
-from fedsub.data.movielens import build
+from fedsub.datasets.movielens import build
 from fedsub.errors import DataError
 
 MEN = 4331 / 6040

@@ -14,7 +14,7 @@ import numpy as np
 Array = np.ndarray
 
 # One constant per purpose keeps streams apart that share (seed, round, client).
-COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER, TIE, AVAILABLE, PHASE, PART = range(1, 12)
+COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER, TIE, AVAILABLE, PHASE, PART, TWIN = range(1, 13)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -26,9 +26,12 @@ def mix(x: Any) -> Any:
     """A bijection of 64-bit words (a scalar or an array of uint64) that looks random."""
     with np.errstate(over="ignore"):
         x = x + _GOLDEN
-        x = (x ^ (x >> _30)) * _M1
-        x = (x ^ (x >> _27)) * _M2
-        return x ^ (x >> _31)
+        x ^= x >> _30
+        x *= _M1
+        x ^= x >> _27
+        x *= _M2
+        x ^= x >> _31
+        return x
 
 
 def key(*parts: int | Array) -> Any:

@@ -20,7 +20,8 @@ import reprlib
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -36,21 +37,38 @@ BLOCK = 1 << 20  # entries hashed or written at a time
 
 def fingerprint(clients: Clients) -> str:
     """Identity of the content: equal for equal data, wherever and however it is stored."""
-    digest = blake2b(digest_size=16)
-    digest.update(json.dumps(_describe(clients), sort_keys=True).encode())
-    for name, array in _arrays(clients):
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        for block in _blocks(array):
-            digest.update(block)
-    return digest.hexdigest()
+    about = describe(clients.label, clients.columns.values(), clients.spaces.values())
+    return digest(about, ((name, array.dtype.str, array.shape, _blocks(array)) for name, array in _arrays(clients)))
+
+
+def digest(about: dict[str, Any], arrays: Iterable[tuple[str, str, tuple[int, ...], Iterable[bytes]]]) -> str:
+    """The fingerprint from what `describe` gives and (name, dtype, shape, content in pieces) of every array."""
+    total = blake2b(digest_size=16)
+    total.update(json.dumps(about, sort_keys=True).encode())
+    for name, kind, shape, pieces in arrays:
+        total.update(f"{name} {kind} {shape}".encode())
+        for piece in pieces:
+            total.update(piece)
+    return total.hexdigest()
 
 
 def save_clients(clients: Clients, path: str | os.PathLike[str]) -> None:
     """Write ``clients`` to the directory ``path``; an older save there is replaced, anything else is not."""
+    with whole_directory(path) as fresh:
+        _write(clients, fresh)
+
+
+@contextmanager
+def whole_directory(path: str | os.PathLike[str], ours: tuple[str, str] | None = None) -> Iterator[Path]:
+    """A new directory to fill, which becomes ``path`` when the block ends well and vanishes when it does not.
+
+    Only an empty directory or one that fedsub wrote is replaced: one whose file ``ours[0]`` is JSON with the
+    format ``ours[1]`` (default: a saved `Clients`). What a killed process left beside ``path`` is removed.
+    """
     target = _path(path)
     if not target.name:
         raise StoreError(f"{str(path)!r} names no directory of its own; give a name, such as 'ratings.fedsub'.")
-    if (target.exists() or target.is_symlink()) and not _replaceable(target):
+    if (target.exists() or target.is_symlink()) and not _replaceable(target, *(ours or (MANIFEST, FORMAT))):
         raise StoreError(f"{target} exists and was not written by fedsub; choose another path or remove it first.")
     token = secrets.token_hex(4)
     fresh, old = (target.with_name(f".{target.name}.{kind}-{token}") for kind in ("new", "old"))
@@ -58,7 +76,7 @@ def save_clients(clients: Clients, path: str | os.PathLike[str]) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     try:
         fresh.mkdir(parents=True)
-        _write(clients, fresh)
+        yield fresh
         if target.exists():
             target.rename(old)
         try:
@@ -184,14 +202,14 @@ def _positive(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= 1 << 62
 
 
-def _describe(clients: Clients) -> dict[str, Any]:
+def describe(label: str | None, columns: Iterable[Column], spaces: Iterable[Space]) -> dict[str, Any]:
     """Everything but the arrays; part of the fingerprint and of the manifest."""
     return {
-        "label": clients.label,
-        "columns": [{"name": c.name, "space": c.space, "width": int(c.width)} for c in clients.columns.values()],
+        "label": label,
+        "columns": [{"name": c.name, "space": c.space, "width": int(c.width)} for c in columns],
         "spaces": [
             {"name": s.name, "size": int(s.size), "columns": list(s.columns), "padding": bool(s.padding)}
-            for s in clients.spaces.values()
+            for s in spaces
         ],
     }
 
@@ -228,13 +246,24 @@ def _write(clients: Clients, folder: Path) -> None:
             os.fsync(file.fileno())
         size = where.stat().st_size
         files[name] = {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": size}
-    head = {"format": FORMAT, "version": VERSION, "fingerprint": clients.fingerprint or fingerprint(clients)}
-    counts = {"clients": len(clients), "samples": clients.samples}
-    with open(folder / MANIFEST, "w", encoding="utf-8") as file:
-        json.dump(head | counts | _describe(clients) | {"files": files}, file, indent=1)
+    about = describe(clients.label, clients.columns.values(), clients.spaces.values())
+    write_manifest(folder, clients.fingerprint or fingerprint(clients), len(clients), clients.samples, about, files)
+
+
+def write_manifest(
+    folder: Path, mark: str, clients: int, samples: int, about: dict[str, Any], files: dict[str, Any]
+) -> None:
+    """The last file of a save. ``files`` holds dtype, shape and bytes of every array by name."""
+    head = {"format": FORMAT, "version": VERSION, "fingerprint": mark, "clients": clients, "samples": samples}
+    write_json(folder / MANIFEST, head | about | {"files": files})
+    _sync(folder)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    _sync(folder)
 
 
 def _sync(folder: Path) -> None:
@@ -268,18 +297,18 @@ def _leftovers(target: Path, kind: str) -> list[Path]:
         return []
 
 
-def _replaceable(target: Path) -> bool:
+def _replaceable(target: Path, file: str, form: str) -> bool:
     """A directory that fedsub wrote, or an empty one."""
     if not target.is_dir() or target.is_symlink():
         return False
     try:
-        return not any(target.iterdir()) or _manifest(target).get("format") == FORMAT
+        return not any(target.iterdir()) or _json(target / file).get("format") == form
     except (OSError, ValueError, RecursionError):
         return False
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
-    found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+def _json(file: Path) -> dict[str, Any]:
+    found = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
     return found
@@ -295,7 +324,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise StoreError(f"There is no directory {folder}; give the path that Clients.save() wrote to.")
     try:
-        manifest = _manifest(folder)
+        manifest = _json(folder / MANIFEST)
     except FileNotFoundError as error:
         raise StoreError(f"{folder} has no {MANIFEST}, so it is not a saved Clients directory.") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -1,5 +1,8 @@
 """Synthetic twins of the public data sets: same shape and skew, a planted truth, nothing to download."""
 
-from fedsub.twins.movielens import movielens_like
+from fedsub.twins.movielens import MOVIELENS, movielens_like
+from fedsub.twins.twin import Table1, Twin
 
-__all__ = ["movielens_like"]
+TWINS: dict[str, Twin] = {twin.name: twin for twin in (MOVIELENS,)}
+
+__all__ = ["TWINS", "Table1", "Twin", "movielens_like"]

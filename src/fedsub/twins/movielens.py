@@ -10,80 +10,105 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsub.data.clients import Array, Clients
-from fedsub.datasets.movielens import build
+from fedsub.data.clients import Array, Clients, Column, Space
 from fedsub.errors import DataError
+from fedsub.twins import draws
+from fedsub.twins.twin import Block, Table1, Twin, check, join, label_column, space
 
 MEN = 4331 / 6040
 AGE_COUNTS = np.array([222, 1103, 2096, 1193, 550, 496, 380])  # users per age band in MovieLens-1M
 LEAST = 20  # ratings of the least active user, as in MovieLens
 POSITIVE = 0.575  # share of ratings of four stars or more
-USERS_AT_ONCE = 512
+WATCHED, LIKED = 1, 2  # purposes of draws
+CLIENTS, SAMPLES, MOVIES = 6040, 1_000_209, 3706
 
 
 def movielens_like(
     *,
-    clients: int = 6040,
-    samples: int = 1_000_209,
-    movies: int = 3706,
+    clients: int = CLIENTS,
+    samples: int = SAMPLES,
+    movies: int = MOVIES,
     seed: int = 0,
     scale: float = 1.0,
     positive: float = POSITIVE,
 ) -> Clients:
     """Synthetic MovieLens-1M: columns gender, age, movie, gender_movie, age_movie and ``label``.
 
-    ``scale`` shrinks clients and samples in proportion and movies by its square root, so that a client
+    ``scale`` changes clients and samples in proportion and movies by its square root, so that a client
     keeps its 166 ratings and a movie still has several viewers. No user rates a movie twice.
     """
-    if not scale > 0:
-        raise DataError(f"movielens_like(scale={scale!r}) must be positive; 1.0 is the size of MovieLens-1M.")
-    clients, samples = round(clients * scale), round(samples * scale)
-    movies = round(movies * scale**0.5)
+    check("movielens_like", scale, seed)
+    return join(MovieLensPlan(scale, seed, clients=clients, samples=samples, movies=movies, positive=positive))
+
+
+class MovieLensPlan:
+    """Who the users are, how much they rate, and the planted model; the ratings follow block by block."""
+
+    def __init__(
+        self,
+        scale: float,
+        seed: int,
+        *,
+        clients: int = CLIENTS,
+        samples: int = SAMPLES,
+        movies: int = MOVIES,
+        positive: float = POSITIVE,
+    ) -> None:
+        clients, samples, movies = round(clients * scale), round(samples * scale), round(movies * scale**0.5)
+        _check_shape(clients, samples, movies, positive)
+        draw = np.random.default_rng([seed, 1])
+        self.seed, self.movies = seed, movies
+        self.gender = draw.permutation((np.arange(clients) < round(clients * MEN)).astype(np.int64))
+        self.age = draw.permutation(np.repeat(np.arange(len(AGE_COUNTS)), draws.shares(AGE_COUNTS, clients)))
+        popularity = draw.permutation(_popularity(movies))
+        self.weights = draws.cumulated(popularity)
+        self.sizes = draws.sizes(draw, clients, samples, least=LEAST, most=int(0.625 * movies), spread=1.05)
+        self.first_viewers = draws.anywhere(draw, self.sizes, np.arange(movies))  # leaves no movie unseen
+        fame = np.log(popularity)  # popular movies tend to be better, as in the real data
+        self.quality = draw.normal(0, 0.85, movies) + 0.5 * (fame - fame.mean()) / max(fame.std(), 1e-9)
+        self.by_gender = draw.normal(0, 0.3, (2, movies))
+        self.by_age = draw.normal(0, 0.4, (len(AGE_COUNTS), movies))
+        # Users are in no order, so the first thousand stand for all.
+        logits = self._logits(*self._watched(0, min(clients, 1024)))
+        self.intercept = draws.intercept(lambda shift: float(draws.sigmoid(logits + shift).mean()), positive)
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        sizes = {"gender": 2, "age": len(AGE_COUNTS), "movie": self.movies}
+        sizes |= {f"{name}_movie": sizes[name] * self.movies for name in ("gender", "age")}
+        return tuple(space(name, size) for name, size in sizes.items())
+
+    def block(self, begin: int, end: int) -> Block:
+        user, movie = self._watched(begin, end)
+        probability = draws.sigmoid(self._logits(user, movie) + self.intercept)
+        sizes = self.sizes[begin:end]
+        label = draws.uniforms(draws.client_keys(self.seed, LIKED, begin, end), sizes) < probability
+        gender, age = self.gender[user], self.age[user]
+        rows = {"gender": gender, "age": age, "movie": movie}
+        rows |= {"gender_movie": gender * self.movies + movie, "age_movie": age * self.movies + movie}
+        columns = [Column(name, values, name) for name, values in rows.items()]
+        return Block(sizes, [*columns, label_column(label)], probability)
+
+    def _watched(self, begin: int, end: int) -> tuple[Array, Array]:
+        keys = draws.client_keys(self.seed, WATCHED, begin, end)
+        given = self.first_viewers.within(begin, end)
+        user, movie = draws.distinct(keys, self.sizes[begin:end], self.weights, given)
+        return user + begin, movie
+
+    def _logits(self, user: Array, movie: Array) -> Array:
+        return self.quality[movie] + self.by_gender[self.gender[user], movie] + self.by_age[self.age[user], movie]
+
+
+def _check_shape(clients: int, samples: int, movies: int, positive: float) -> None:
     if clients < 1 or movies < 2 * LEAST or not LEAST * clients <= samples <= clients * movies // 2:
         raise DataError(
             f"{samples:,} samples do not fit {clients:,} clients and {movies:,} movies: every client needs "
             f"at least {LEAST}, and on average at most half of all movies; change one of the three."
         )
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise DataError(f"movielens_like(seed={seed!r}) must be a whole number, 0 or more.")
     if not 0 < positive < 1:
         raise DataError(f"movielens_like(positive={positive!r}) must be a share between 0 and 1.")
     if samples < movies:
         raise DataError(f"{samples:,} samples cannot name each of {movies:,} movies once; ask for fewer movies.")
-    rng = np.random.default_rng([seed, 1])
-    gender = rng.permutation((np.arange(clients) < round(clients * MEN)).astype(np.int64))
-    age = rng.permutation(np.repeat(np.arange(len(AGE_COUNTS)), _shares(AGE_COUNTS, clients)))
-    popularity = rng.permutation(_popularity(movies))
-    sizes = _sizes(rng, clients, samples, most=int(0.625 * movies))
-    user = np.repeat(np.arange(clients), sizes)
-    movie = _watched(rng, popularity, sizes)
-    logits = _logits(rng, popularity, gender[user], age[user], movie, positive)
-    label = rng.random(samples) < _sigmoid(logits)
-    return build(user, gender[user], age[user], movie, label, movies=movies)
-
-
-def _shares(weights: Array, total: int) -> Array:
-    """``total`` split in proportion, in whole numbers (largest remainders first)."""
-    exact = weights * (total / weights.sum())
-    counts = np.floor(exact).astype(np.int64)
-    short = total - int(counts.sum())
-    counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
-    return counts
-
-
-def _sizes(rng: np.random.Generator, clients: int, samples: int, most: int) -> Array:
-    """Log-normal numbers of ratings between ``LEAST`` and ``most`` that sum to ``samples`` exactly."""
-    shape = rng.lognormal(0.0, 1.05, clients)
-    low, high = 0.0, samples / shape.min()
-    for _ in range(60):  # the clipped total grows with the factor, so halve the interval
-        factor = (low + high) / 2
-        total = np.clip(np.floor(shape * factor), LEAST, most).sum()
-        low, high = (factor, high) if total <= samples else (low, factor)
-    sizes = np.clip(np.floor(shape * low), LEAST, most).astype(np.int64)
-    while short := samples - int(sizes.sum()):  # the few that rounding left over
-        room = np.flatnonzero(sizes < most)
-        sizes[rng.permutation(room)[:short]] += 1
-    return sizes
 
 
 def _popularity(movies: int) -> Array:
@@ -92,43 +117,9 @@ def _popularity(movies: int) -> Array:
     return (1 + 370 * rank) ** -0.65 * np.exp(-3 * rank**2 - 4.5 * rank**10)
 
 
-def _watched(rng: np.random.Generator, popularity: Array, sizes: Array) -> Array:
-    """Distinct movies for every user, grouped by user in random order; every movie has a viewer.
-
-    Keeping the ``k`` smallest of Exponential / weight draws ``k`` movies one after another by weight
-    without replacement (Efraimidis and Spirakis, 2006). One first viewer per movie, whose key is below
-    all others, leaves no movie unseen.
-    """
-    movies, owner = len(popularity), np.repeat(np.arange(len(sizes)), sizes)
-    # Drawn from the samples, so that nobody gets more first views than ratings.
-    first_viewer = owner[rng.choice(len(owner), movies, replace=False)]
-    found: list[Array] = []
-    for begin in range(0, len(sizes), USERS_AT_ONCE):
-        count = sizes[begin : begin + USERS_AT_ONCE]
-        keys = rng.standard_exponential((len(count), movies)) / popularity
-        here = np.flatnonzero((first_viewer >= begin) & (first_viewer < begin + len(count)))
-        keys[first_viewer[here] - begin, here] = -rng.random(len(here))
-        limit = np.take_along_axis(np.sort(keys, axis=1), count[:, None] - 1, axis=1)
-        found.append(np.nonzero(keys <= limit)[1])
-    return np.concatenate(found)[np.lexsort((rng.random(len(owner)), owner))]
-
-
-def _logits(
-    rng: np.random.Generator, popularity: Array, gender: Array, age: Array, movie: Array, positive: float
-) -> Array:
-    """The planted model at every sample; popular movies tend to be better, as in the real data."""
-    movies = len(popularity)
-    fame = np.log(popularity)
-    quality = rng.normal(0, 0.85, movies) + 0.5 * (fame - fame.mean()) / max(fame.std(), 1e-9)
-    by_gender = rng.normal(0, 0.3, (2, movies))
-    by_age = rng.normal(0, 0.4, (len(AGE_COUNTS), movies))
-    logits = quality[movie] + by_gender[gender, movie] + by_age[age, movie]
-    low, high = -20.0, 20.0
-    for _ in range(50):  # the intercept that gives the share of positive labels
-        middle = (low + high) / 2
-        low, high = (middle, high) if _sigmoid(logits + middle).mean() < positive else (low, middle)
-    return logits + low
-
-
-def _sigmoid(logits: Array) -> Array:
-    return 1 / (1 + np.exp(-logits))
+MOVIELENS = Twin(
+    "movielens-like",
+    "likes of movies by gender, age and movie: MovieLens-1M",
+    Table1(CLIENTS, SAMPLES, 4331),
+    MovieLensPlan,
+)

@@ -28,6 +28,26 @@ class Binary:
 
 
 @dataclass(frozen=True)
+class HalfCrossEntropy:
+    """Half the cross-entropy of two logits [B, 2], the first for label 1: the mean over the two entries −y log ŷ.
+
+    Ding et al. (NeurIPS 2022) train DIN on it. Evaluations report ``ce`` and ``half_ce`` as for `Binary`, whose
+    gradient it has if the logit is the difference of the two. ``epsilon`` is added to the probabilities inside
+    the logarithm (1e-8 in the released code): −½ log(softmax + ε).
+    """
+
+    label: str = "label"
+    epsilon: float = 0.0
+
+    def __call__(self, output: Tensor, batch: Batch) -> Tensor:
+        z = output[..., 0] - output[..., 1]
+        y = batch[self.label].to(z.dtype)
+        if self.epsilon:
+            return -0.5 * ((z * (2 * y - 1)).sigmoid() + self.epsilon).log()
+        return 0.5 * (F.softplus(z) - z * y)
+
+
+@dataclass(frozen=True)
 class Squared:
     """Half the squared error of predictions [B]: ½(z − y)²."""
 
@@ -49,11 +69,11 @@ class CrossEntropy:
         return output.logsumexp(-1) - picked
 
 
-binary, squared, cross_entropy = Binary, Squared, CrossEntropy
+binary, half_cross_entropy, squared, cross_entropy = Binary, HalfCrossEntropy, Squared, CrossEntropy
 
 
 def measured(loss: Loss) -> tuple[str, ...]:
     """The metrics that an evaluation has for a loss, such as ("ce", "accuracy")."""
-    if isinstance(loss, Binary):
+    if isinstance(loss, Binary | HalfCrossEntropy):
         return ("ce", "half_ce", "accuracy", "auc")
     return ("ce", "accuracy") if isinstance(loss, CrossEntropy) else ("loss",)

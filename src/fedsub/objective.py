@@ -20,7 +20,8 @@ class Objective:
     gets the module's output and the batch and returns one value per sample (see `fedsub.losses`).
 
     Parameters not named in ``tables`` are dense: every client gets them whole. Parameters with
-    ``requires_grad=False`` are constants that never travel.
+    ``requires_grad=False`` are constants that never travel. Id columns that no table uses are refused, unless they
+    stand in ``unused``.
 
         Objective(Scorer(clients.size("item")), losses.binary("label"), tables={"items.weight": "item"})
     """
@@ -29,6 +30,7 @@ class Objective:
     loss: Loss
     tables: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     inputs: Sequence[str] | None = None
+    unused: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):

@@ -12,7 +12,7 @@ import torch
 from fedsub.core import Tree
 from fedsub.data.clients import Clients, Space
 from fedsub.errors import ObjectiveError, nearest
-from fedsub.losses import Binary, CrossEntropy
+from fedsub.losses import Binary, CrossEntropy, HalfCrossEntropy
 from fedsub.objective import Objective
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Problem:
     def bind(cls, objective: Objective, clients: Clients) -> Problem:
         params = dict(objective.module.named_parameters())
         tables = {name: _space(objective, name, clients, len(params[name])) for name in objective.tables}
-        used = {c for name in tables for c in objective.columns_of(name)}
+        used = {c for name in tables for c in objective.columns_of(name)} | set(objective.unused)
         for space in clients.spaces.values():
             if not used & set(space.columns):
                 raise ObjectiveError(
@@ -138,10 +138,11 @@ def _check_label(objective: Objective, clients: Clients) -> None:
     if not isinstance(label, str):
         return
     values = clients.column(label).values
-    if isinstance(objective.loss, Binary) and len(values) and not np.isin(values, (0, 1)).all():
+    if isinstance(objective.loss, Binary | HalfCrossEntropy) and len(values) and not np.isin(values, (0, 1)).all():
         bad = values[~np.isin(values, (0, 1))][0]
+        name = "binary" if isinstance(objective.loss, Binary) else "half_cross_entropy"
         raise ObjectiveError(
-            f"losses.binary needs labels 0 and 1, but column {label!r} holds {bad:g}; use losses.squared or "
+            f"losses.{name} needs labels 0 and 1, but column {label!r} holds {bad:g}; use losses.squared or "
             "losses.cross_entropy, or make the label binary."
         )
     if isinstance(objective.loss, CrossEntropy) and len(values) and (values.min() < 0 or (values % 1).any()):

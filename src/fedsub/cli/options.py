@@ -69,7 +69,9 @@ class Flags(DataFlags):
     split: Annotated[str | None, _option(DATA, "Train/test: random, time, last or none."), "split.by"] = None
     time_column: Annotated[str | None, _option(DATA, "Column to split by, for time and last."), "split.column"] = None
     model: Annotated[
-        str | None, _option(DATA, "lr or embedding; your own: [model] objective in a TOML file."), "model.kind"
+        str | None,
+        _option(DATA, "lr, embedding, lstm, user-item or din; your own: [model] objective in a TOML file."),
+        "model.kind",
     ] = None
 
     rounds: Annotated[int | None, _option(TRAIN, "Rounds. Default 100, or the task's."), "train.rounds"] = None

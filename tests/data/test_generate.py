@@ -145,7 +145,7 @@ def test_incomplete_releases(tmp_path):
     with pytest.raises(DataError, match="more than once"):
         movielens(tmp_path)
     (tmp_path / "users.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match="users cannot be read"):
+    with pytest.raises(DataError, match=r"users\.parquet cannot be read"):
         movielens(tmp_path)
 
 

@@ -20,7 +20,7 @@ import reprlib
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -52,10 +52,13 @@ def digest(about: dict[str, Any], arrays: Iterable[tuple[str, str, tuple[int, ..
     return total.hexdigest()
 
 
-def save_clients(clients: Clients, path: str | os.PathLike[str]) -> None:
-    """Write ``clients`` to the directory ``path``; an older save there is replaced, anything else is not."""
+def save_clients(clients: Clients, path: str | os.PathLike[str], *, made: Mapping[str, Any] | None = None) -> None:
+    """Write ``clients`` to the directory ``path``; an older save there is replaced, anything else is not.
+
+    ``made`` says in the manifest what the data is and how it was made; `provenance` reads it.
+    """
     with whole_directory(path) as fresh:
-        _write(clients, fresh)
+        _write(clients, fresh, dict(made or {}))
 
 
 @contextmanager
@@ -115,6 +118,16 @@ def open_clients(path: str | os.PathLike[str], *, verify: bool = False) -> Clien
             "Build and save the data again."
         )
     return clients
+
+
+def provenance(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What was said in ``made`` when the directory was saved, {} if nothing; None if it is no saved directory."""
+    try:
+        manifest = _json(Path(path) / MANIFEST)
+    except (OSError, ValueError, RecursionError):
+        return None
+    made = manifest.get("made", {})
+    return made if manifest.get("format") == FORMAT and isinstance(made, dict) else None
 
 
 def _rebuild(folder: Path, manifest: dict[str, Any]) -> Clients:
@@ -230,7 +243,7 @@ def _blocks(array: Array) -> Iterator[bytes]:
     return (np.ascontiguousarray(array[i : i + step]).tobytes() for i in range(0, len(array), step))
 
 
-def _write(clients: Clients, folder: Path) -> None:
+def _write(clients: Clients, folder: Path, made: dict[str, Any]) -> None:
     files: dict[str, Any] = {}
     for name, array in _arrays(clients):
         if array.dtype.hasobject:
@@ -247,7 +260,8 @@ def _write(clients: Clients, folder: Path) -> None:
         size = where.stat().st_size
         files[name] = {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": size}
     about = describe(clients.label, clients.columns.values(), clients.spaces.values())
-    write_manifest(folder, clients.fingerprint or fingerprint(clients), len(clients), clients.samples, about, files)
+    mark = clients.fingerprint or fingerprint(clients)
+    write_manifest(folder, mark, len(clients), clients.samples, about | {"made": made}, files)
 
 
 def write_manifest(

@@ -1,5 +1,13 @@
-"""Public data sets, read as `Clients` with the preprocessing that papers use."""
+"""Public data sets, read as `Clients` with the preprocessing that papers use.
 
+clients = fedsub.datasets.load("movielens-1m", Path("data"))             # from data/movielens-1m, or the cache
+clients = fedsub.datasets.DATASETS["amazon-electronics"].read("reviews_Electronics_5.json.gz", history="released")
+"""
+
+from fedsub.datasets.cache import cache_dir, find, load
+from fedsub.datasets.catalogue import DATASETS
 from fedsub.datasets.movielens import movielens
+from fedsub.datasets.registry import DataSet, File, recognise
+from fedsub.datasets.seen import seen_in_training
 
-__all__ = ["movielens"]
+__all__ = ["DATASETS", "DataSet", "File", "cache_dir", "find", "load", "movielens", "recognise", "seen_in_training"]

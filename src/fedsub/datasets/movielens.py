@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -17,22 +18,31 @@ import polars as pl
 from fedsub.data.clients import Array, Clients
 from fedsub.data.ingest import from_arrays
 from fedsub.data.store import fingerprint
+from fedsub.datasets.options import Says
+from fedsub.datasets.source import Source
+from fedsub.datasets.tables import Schema, Text, parquet
 from fedsub.errors import DataError
 
 AGES = (1, 18, 25, 35, 45, 50, 56)  # lower ends of the age bands, as coded in the release
 FEATURES = ("gender", "age", "movie", "gender_movie", "age_movie")
 HOME = "https://grouplens.org/datasets/movielens/1m/"
-RATINGS = ("user_id", "movie_id", "rating", "timestamp")
-USERS = ("user_id", "gender", "age")
+RATINGS: Schema = {"user_id": pl.Int64, "movie_id": pl.Int64, "rating": pl.Int64, "timestamp": pl.Int64}
+USERS: Schema = {"user_id": pl.Int64, "gender": pl.String, "age": pl.Int64, "occupation": pl.String, "zip": pl.String}
+UNUSED = ("occupation", "zip")
 
 
-def movielens(path: str | os.PathLike[str], *, positive: int = 4) -> Clients:
-    """MovieLens-1M from a directory with ratings and users, as ``.parquet`` or the original ``.dat``.
+def movielens(
+    path: str | os.PathLike[str],
+    *,
+    positive: Annotated[int, Says("least number of stars of label 1")] = 4,
+) -> Clients:
+    """MovieLens-1M from ``ml-1m.zip`` or a directory with ratings and users, as ``.parquet`` or the original ``.dat``.
 
     Clients are users, ``label`` is ``rating >= positive``; ``timestamp`` is kept as a plain int64 column.
     """
     folder = Path(path)
-    ratings, users = _read(folder, "ratings", RATINGS), _read(folder, "users", USERS)
+    with Source(path) as source:
+        ratings, users = _read(source, "ratings", RATINGS), _read(source, "users", USERS)
     joined = ratings.join(users, on="user_id", how="left", maintain_order="left")
     if len(joined) != len(ratings):
         raise DataError(f"{folder}: the users table lists a user more than once; expected one row per user.")
@@ -46,7 +56,7 @@ def movielens(path: str | os.PathLike[str], *, positive: int = 4) -> Clients:
             )
     gender = (joined["gender"] == "M").to_numpy().astype(np.int64)
     age = np.searchsorted(AGES, joined["age"].to_numpy())
-    titles, movie = np.unique(joined["movie_id"].cast(pl.Int64).to_numpy(), return_inverse=True)
+    titles, movie = np.unique(joined["movie_id"].to_numpy(), return_inverse=True)
     label = (joined["rating"] >= positive).to_numpy()
     extra = {"timestamp": joined["timestamp"].to_numpy()}
     clients = build(joined["user_id"].to_numpy(), gender, age, movie, label, movies=len(titles), extra=extra)
@@ -80,21 +90,8 @@ def build(
     return from_arrays(columns | extra, user, ids=FEATURES, label="label", values=list(extra), sizes=sizes)
 
 
-def _read(folder: Path, table: str, names: tuple[str, ...]) -> pl.DataFrame:
-    """The first columns of a table; ``.dat`` separates by '::', which is two separators to a CSV reader."""
-    parquet, dat = folder / f"{table}.parquet", folder / f"{table}.dat"
-    try:
-        if parquet.is_file():
-            return pl.read_parquet(parquet, columns=list(names))
-        if dat.is_file():
-            wide = pl.read_csv(dat, separator=":", has_header=False, infer_schema_length=None)
-            kept = wide.columns[::2][: len(names)]
-            if len(kept) == len(names):
-                return wide.select(pl.col(old).alias(new) for old, new in zip(kept, names, strict=True))
-            raise DataError(f"{dat} has {len(kept)} columns, expected {len(names)} or more separated by '::'.")
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{folder}: {table} cannot be read: {error}. Get the release from {HOME}") from error
-    raise DataError(
-        f"{folder} has neither {table}.parquet nor {table}.dat; unpack the release from {HOME} there, "
-        "or use movielens_like() for synthetic data of the same shape."
-    )
+def _read(source: Source, table: str, schema: Schema) -> pl.DataFrame:
+    file = source.need(f"{table}.parquet", f"{table}.dat", home=HOME)
+    if file.suffix == ".dat":
+        return Text(file, schema, "::", encoding="latin-1").collect()
+    return parquet(file, {name: kind for name, kind in schema.items() if name not in UNUSED})

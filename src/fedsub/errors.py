@@ -5,6 +5,7 @@ A message says what was seen, what was expected and what to do next.
     FedsubError
     ├── DataError            the clients' data cannot be used as given
     │   ├── ColumnError      a column is missing, has the wrong type or a bad value
+    │   ├── DownloadError    a file of a data set could not be fetched, or is not the one that was expected
     │   └── StoreError       a saved directory is truncated, foreign or damaged
     ├── ObjectiveError       module, loss and tables do not fit together or do not fit the data
     ├── MethodError          slots that make no sense together, refused when the method is built
@@ -31,6 +32,10 @@ class DataError(FedsubError, ValueError):
 
 class ColumnError(DataError):
     """A column is missing, has the wrong type or holds a bad value."""
+
+
+class DownloadError(DataError):
+    """A file of a data set could not be fetched, or is not the one that was expected."""
 
 
 class StoreError(DataError):

@@ -1,4 +1,4 @@
-"""The command line: `fedsub run`, `compare`, `tune`, `heat`, `methods`, `costs`, `bench`, `resume`.
+"""The command line: `fedsub run`, `compare`, `tune`, `heat`, `data`, `methods`, `costs`, `bench`, `resume`.
 
 Nothing here imports torch until a command needs it, so that help comes at once.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import commands
+from fedsub.cli import commands, data
 from fedsub.cli.show import error
 from fedsub.errors import FedsubError
 
@@ -67,3 +67,4 @@ def main(
 
 
 commands.register(app)
+app.add_typer(data.app, name="data")

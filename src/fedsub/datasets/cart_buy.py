@@ -69,7 +69,7 @@ def taobao_cart_buy(
         _others(owner, item, listed, max_history),
         Column("label", pairs["label"].to_numpy().astype(np.float32)),
     ]
-    size = int(rows["item"].max()) + 1  # type: ignore[arg-type]
+    size = int(rows["item"].to_numpy().max()) + 1
     return clients_from(owner, columns, {"item": size}, padding=("item",), source=str(path))
 
 

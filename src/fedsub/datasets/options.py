@@ -29,7 +29,7 @@ class Option:
     name: str
     default: Any
     values: tuple[Any, ...]  # what is allowed; empty for numbers
-    kind: type  # str, int or float
+    kind: Any  # str, int or float
     optional: bool  # None (on the command line: none) is allowed too
     least: float
     about: str
@@ -44,18 +44,15 @@ class Option:
 
     def check(self, value: Any) -> Any:
         """The value with the option's type; text from a command line is read."""
-        if isinstance(value, str) and self.kind is not str:
-            value = self._number(value)
+        value = self._number(value) if isinstance(value, str) and self.kind is not str else value
         if value is None and self.optional:
             return None
         if self.values:
             if value not in self.values:
                 raise DataError(f"Option {self.name}={value!r}: {nearest(str(value), map(str, self.values))}")
             return value
-        whole = self.kind is int and isinstance(value, int)
-        if isinstance(value, bool) or not (whole or (self.kind is float and isinstance(value, int | float))):
-            raise DataError(f"Option {self.name}={value!r}: expected {self.allowed}.")
-        if not value >= self.least:
+        kinds = (int,) if self.kind is int else (int, float)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not value >= self.least:
             raise DataError(f"Option {self.name}={value!r}: expected {self.allowed}.")
         return self.kind(value)
 

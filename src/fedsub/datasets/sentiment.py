@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import polars as pl
@@ -29,6 +30,10 @@ TWEETS: Schema = {
     "target": pl.Int64, "id": pl.Int64, "date": pl.String, "flag": pl.String, "user": pl.String, "text": pl.String,
 }  # fmt: skip
 REVIEWS: Schema = {"client_id": pl.Int64, "label": pl.Int64, "text": pl.String}
+RAW_REVIEWS: Schema = {
+    "id": pl.Int64, "review": pl.String, "fresh": pl.String, "critic": pl.String, "top_critic": pl.String,
+    "publisher": pl.String, "date": pl.String,
+}  # fmt: skip
 
 Tokeniser = Annotated[Literal["words", "letters"], Says("how a text becomes words, see docs/datasets.md")]
 Longest = Annotated[int | None, Says("words kept of a text, the first ones")]
@@ -68,14 +73,27 @@ def rotten_tomatoes_critics(
     max_len: Longest = 60,
     min_count: Common = 1,
 ) -> Clients:
-    """Critics' review lines from ``reviews.parquet`` (client_id, label, text). They are not Sentiment140.
+    """Critics' review lines from ``rt.reviews.tsv.gz`` or ``reviews.parquet``. They are not Sentiment140.
 
-    No line is longer than 54 words, so that nothing is cut by default.
+    No line is longer than 54 words, so that nothing is cut by default. Lines without critic or text and exact
+    duplicates are dropped; those of a critic are in the order of their dates.
     """
     with Source(path) as source:
-        reviews = parquet(source.need("reviews.parquet", home=CRITICS_HOME, kinds=(".parquet",)), REVIEWS)
-    frame = reviews.rename({"client_id": "client"})
+        file = source.need("reviews.parquet", "rt.reviews.tsv", home=CRITICS_HOME, kinds=(".parquet", ".tsv"))
+        frame = parquet(file, REVIEWS).rename({"client_id": "client"}) if file.suffix == ".parquet" else _lines(file)
     return _build(frame, min_samples, tokeniser, max_len, min_count, str(path))
+
+
+def _lines(file: Path) -> pl.DataFrame:
+    """(client, label, text) of the original table of reviews; a critic is known by name."""
+    unsure = ("review", "critic", "top_critic", "publisher", "date")
+    table = Text(file, RAW_REVIEWS, "\t", header=True, encoding="latin-1", may_be_empty=unsure).collect()
+    named = table.drop_nulls(["critic", "review"]).unique(maintain_order=True)
+    if len(strange := named.filter(~pl.col("fresh").is_in(("fresh", "rotten")))):
+        raise DataError(f"{file.name}: a review is {strange['fresh'][0]!r}, expected fresh or rotten.")
+    day = pl.col("date").str.to_date("%B %d, %Y", strict=False)
+    ordered = named.sort("critic", day, "id", maintain_order=True)
+    return ordered.select(client="critic", label=pl.col("fresh") == "fresh", text="review")
 
 
 def words(text: pl.Expr) -> pl.Expr:

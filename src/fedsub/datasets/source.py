@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from fedsub.errors import DataError
 
@@ -46,14 +46,14 @@ class Member:
         with reading(self.path):
             if self.entry is None:
                 with gzip.open(self.path) if self.packed else open(self.path, "rb") as file:
-                    yield file
+                    yield cast(IO[bytes], file)
                 return
             with zipfile.ZipFile(self.path) as archive, archive.open(self.entry) as inside:
                 if not self.entry.lower().endswith(".gz"):
                     yield inside
                     return
                 with gzip.open(inside) as file:
-                    yield file
+                    yield cast(IO[bytes], file)
 
     def first_line(self) -> bytes:
         with self.open() as file:
@@ -69,7 +69,9 @@ def reading(path: Path) -> Iterator[None]:
         kind = "gzip file" if path.suffix.lower() == ".gz" else "zip archive"
         raise DataError(f"{path} is truncated or damaged, or no {kind} at all: {error}. Download it again.") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}. Check the path and its rights.") from error
+        raise DataError(
+            f"{path} cannot be read or unpacked: {error.strerror or error}. Check its rights and the disk."
+        ) from error
 
 
 class Source:
@@ -116,7 +118,7 @@ class Source:
         if member is None:
             fitting = [m for m in self.members if Path(m.name).suffix.lower() in kinds]
             if len(fitting) != 1:
-                wanted = f"neither {' nor '.join(names)}" if len(names) > 1 else f"no {names[0]}"
+                wanted = f"neither {' nor '.join(names)}" if len(names) > 1 else f"no {' '.join(names)}"
                 raise DataError(f"{self.path} has {wanted} (there is {self.seen}). Get the release from {home}")
             member = fitting[0]
         return self.get(member)

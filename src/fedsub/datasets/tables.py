@@ -49,21 +49,33 @@ class Text:
     separator: str | None = ","
     header: bool = False
     encoding: str = "utf8"
+    may_be_empty: tuple[str, ...] = ()
 
-    def collect(self, change: Callable[[pl.LazyFrame], pl.LazyFrame] | None = None) -> pl.DataFrame:
-        """The table, or what ``change`` makes of it, after checking that no wanted field is missing."""
+    def collect(self) -> pl.DataFrame:
+        """The table, after checking that no wanted field is missing."""
+        frame = self.reduce(lambda lazy: lazy, engine="in-memory")
+        self._no_gaps(frame.lazy())
+        return _some(frame, self.path)
+
+    def check(self) -> None:
+        """The same check of a table that is larger than the memory."""
+        self._no_gaps(self._scan())
+
+    def reduce(self, change: Callable[[pl.LazyFrame], pl.LazyFrame], engine: Any = "streaming") -> pl.DataFrame:
+        """What ``change`` makes of the table, read in pieces."""
         if self.path.stat().st_size == 0:
             raise DataError(f"{self.path.name} is empty; download it again.")
         self._check_header()
         try:
-            lazy = self._scan()
-            frame = (lazy if change is None else change(lazy)).collect()
-            gaps = (lazy if change is not None else frame.lazy()).select(pl.all().null_count()).collect()
+            return change(self._scan()).collect(engine=engine)
         except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
             raise self._explained(_brief(error)) from error
+
+    def _no_gaps(self, lazy: pl.LazyFrame) -> None:
+        needed = [name for name in self.schema if name not in self.may_be_empty]
+        gaps = self.reduce(lambda _: lazy.select(pl.col(needed).null_count()))
         if sum(gaps.row(0)):
             raise self._explained("a field is missing")
-        return frame if change is not None else _some(frame, self.path)
 
     def _scan(self) -> pl.LazyFrame:
         if self.separator is None:
@@ -77,7 +89,7 @@ class Text:
         options: dict[str, Any] = {
             "separator": self.separator[:1],
             "has_header": self.header,
-            "quote_char": '"' if self.separator == "," else None,
+            "quote_char": None if self.separator == "::" else '"',
             "schema_overrides" if self.header else "schema": wide,
         }
         if self.encoding == "utf8":
@@ -102,19 +114,23 @@ class Text:
 
     def _problems(self) -> Iterator[tuple[int, str]]:
         columns = self._columns() if self.header else list(self.schema)
+        needed = {name: kind for name, kind in self.schema.items() if name not in self.may_be_empty}
         with open(self.path, encoding=self.encoding, errors="replace", newline="") as file:
             if self.separator is None:
                 for number, line in enumerate(file, 1):
                     if problem := _json_problem(line, self.schema):
                         yield number, problem
                 return
-            rows = csv.reader(file) if self.separator == "," else (s.rstrip("\r\n").split(self.separator) for s in file)
+            if self.separator == "::":
+                rows = (line.rstrip("\r\n").split("::") for line in file)
+            else:
+                rows = csv.reader(file, delimiter=self.separator)
             number = 0
             try:
                 for number, row in enumerate(rows, 1):
                     if number == 1 and self.header:
                         continue
-                    if problem := _row_problem(row, columns, self.schema):
+                    if problem := _row_problem(row, columns, needed):
                         yield number, problem
             except csv.Error as error:
                 yield number + 1, str(error)

@@ -1,0 +1,232 @@
+"""`fedsub data`: the public data sets that fedsub can read, and how to get them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsub.errors import DataError, DownloadError
+
+if TYPE_CHECKING:
+    from fedsub.cli.show import View
+    from fedsub.datasets import DataSet
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Public data sets: what there is, how to get it, what a directory holds.",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set; `fedsub data list` shows them.")]
+To = Annotated[Path | None, typer.Option("--to", help="Where to save it. Default: the cache.", metavar="DIR")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="A choice of the data set: history=released. Repeatable.", metavar="KEY=VALUE"),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what was saved there before.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """All data sets: size, licence, and whether they are in the cache."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from fedsub.cli.show import View
+    from fedsub.datasets import DATASETS, cache_dir, find
+
+    view = View(as_json=json)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("name", "title", "clients", "samples", "licence", "cached"):
+        table.add_column(heading, justify="right" if heading in ("clients", "samples") else "left", overflow="fold")
+    rows = []
+    for d in DATASETS.values():
+        place = find(d.name)
+        clients, samples = (f"{n:,}" for n in d.shape) if d.shape else ("–", "–")
+        table.add_row(d.name, d.title, clients, samples, d.licence_short, "no" if place is None else "yes")
+        shape = {"clients": d.shape[0], "samples": d.shape[1]} if d.shape else {"clients": None, "samples": None}
+        rows.append({"name": d.name, "title": d.title, **shape, "licence": d.licence_short, "cached": place})
+    view.console.print(table)
+    view.line(f"Cache: {cache_dir()} (FEDSUB_HOME changes it). More: fedsub data info NAME")
+    view.finish({"cache": cache_dir(), "datasets": rows})
+
+
+@app.command()
+def info(
+    what: Annotated[str, typer.Argument(metavar="NAME_OR_DIR", help="A data set, or a directory or file with one.")],
+    json: Json = False,
+) -> None:
+    """Everything about a data set, or what a directory holds."""
+    from fedsub.cli.show import View
+    from fedsub.data.store import provenance
+    from fedsub.datasets import DATASETS, recognise
+    from fedsub.errors import nearest
+
+    view, path = View(as_json=json), Path(what).expanduser()
+    if what in DATASETS:
+        return _about(DATASETS[what], view)
+    if not path.exists():
+        raise DataError(f"There is no data set and nothing on disk called {what!r}; {nearest(what, DATASETS)}")
+    if provenance(path) is not None:
+        return _contents(path, view)
+    name = recognise(path)
+    if name is None:
+        raise DataError(f"{path} is neither a saved directory nor a data set that is known: {', '.join(DATASETS)}.")
+    view.line(f"{path} looks like {DATASETS[name].title}. To save it for training: fedsub data import {name} {path}")
+    view.finish({"path": path, "looks_like": name})
+
+
+@app.command("import")
+def import_(
+    name: Name,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The files as downloaded: a folder, .zip, .gz, .csv, …")],
+    to: To = None,
+    option: Options = None,
+    force: Force = False,
+) -> None:
+    """Read files that are on this computer and save them for training; needs no network."""
+    from fedsub.cli.show import View
+    from fedsub.datasets.cache import get
+
+    dataset, view = get(name), View()
+    chosen = _chosen(dataset, option)
+    target = _target(dataset, chosen, to, force)
+    _save(dataset, path.expanduser(), chosen, target, view)
+
+
+@app.command("get")
+def get_(name: Name, to: To = None, option: Options = None, force: Force = False) -> None:
+    """Download a data set from its official site, check it and save it for training.
+
+    A download that was cut goes on where it stopped. The licence is printed; using the data means accepting it.
+    """
+    from fedsub.cli.show import View, error
+    from fedsub.datasets import cache_dir
+    from fedsub.datasets.cache import by_hand, get
+    from fedsub.datasets.download import fetch
+
+    dataset, view = get(name), View()
+    chosen = _chosen(dataset, option)
+    target = _target(dataset, chosen, to, force)
+    view.line(f"{dataset.title}, from {dataset.home}")
+    view.line(f"Licence: {dataset.licence}")
+    view.line(f"Cite: {dataset.citation}")
+    folder = cache_dir() / dataset.name
+    try:
+        for file in dataset.files:
+            with _bar(view, file.name) as progress:
+                fetch(file, folder, progress)
+            known = "checked" if file.sha256 or file.md5 else "no digest is known, so only its form is checked"
+            view.line(f"{folder / file.name}: {known}.")
+    except DownloadError as problem:
+        error(f"{problem} By hand: {by_hand(dataset)}")
+        raise typer.Exit(1) from None
+    _save(dataset, folder, chosen, target, view)
+
+
+def _chosen(dataset: DataSet, texts: list[str] | None) -> dict[str, Any]:
+    given = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise DataError(f"Cannot read --option {text!r}; write it like --option history=released.")
+        given[key.strip()] = value.strip()
+    return dataset.chosen(given)
+
+
+def _target(dataset: DataSet, chosen: dict[str, Any], to: Path | None, force: bool) -> Path:
+    """Where to save; refused before any work when something is there."""
+    from fedsub.data.store import provenance
+    from fedsub.datasets.cache import saved_at
+
+    target = saved_at(dataset, chosen) if to is None else to.expanduser()
+    if not force and provenance(target) is not None:
+        raise DataError(f"{target} holds saved data already; --force replaces it, --to DIR saves somewhere else.")
+    return target
+
+
+def _save(dataset: DataSet, origin: Path, chosen: dict[str, Any], target: Path, view: View) -> None:
+    from fedsub.datasets.cache import save
+
+    with view.busy(f"Reading {dataset.title}"):
+        clients = dataset.read(origin, **chosen)
+        save(dataset, clients, target, chosen, origin)
+    view.line(f"{len(clients):,} clients, {clients.samples:,} samples saved in {target}")
+
+
+def _bar(view: View, name: str):
+    """A context manager that gives `fetch` something to report to."""
+    from contextlib import contextmanager
+
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    @contextmanager
+    def shown():
+        parts = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*parts, TimeRemainingColumn(), console=view.console, transient=True) as bar:
+            task = bar.add_task(name, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    return shown()
+
+
+def _about(dataset: DataSet, view: View) -> None:
+    from fedsub.datasets import cache_dir, find
+    from fedsub.datasets.cache import by_hand
+
+    place = find(dataset.name)
+    view.line(f"{dataset.name}: {dataset.title}", "bold")
+    view.line(f"What: {dataset.summary}")
+    if dataset.shape:
+        view.line(f"Size: {dataset.shape[0]:,} clients, {dataset.shape[1]:,} samples with the default options")
+    view.line(f"Home: {dataset.home}")
+    for file in dataset.files:
+        digest = f"sha256 {file.sha256}" if file.sha256 else f"md5 {file.md5}" if file.md5 else "digest not known"
+        size = f"{file.size:,} bytes" if file.size else "size not known"
+        view.line(f"File: {file.name} ({size}, {digest}), {file.url or 'to be placed by hand'}")
+    view.line(f"Licence: {dataset.licence}")
+    view.line(f"Cite: {dataset.citation}")
+    view.line(f"Test part: clients.split({', '.join(f'{k}={v!r}' for k, v in dataset.split.items())})")
+    view.line("Options:")
+    for option in dataset.options.values():
+        view.line(f"  {option.name}={option.default}  {option.about} ({option.allowed})")
+    view.line(f"By hand: {by_hand(dataset)}")
+    view.line(f"In the cache: {place or f'no (it would be {cache_dir() / dataset.name})'}")
+    about = {k: getattr(dataset, k) for k in ("name", "title", "summary", "home", "licence", "citation", "shape")}
+    files = [vars(file) for file in dataset.files]
+    options = {o.name: {"default": o.default, "allowed": o.allowed, "about": o.about} for o in dataset.options.values()}
+    view.finish(about | {"files": files, "options": options, "split": dict(dataset.split), "cached": place})
+
+
+def _contents(path: Path, view: View) -> None:
+    from fedsub.data.store import open_clients, provenance
+    from fedsub.heat import summarise
+
+    made = provenance(path) or {}
+    with view.busy("Reading"):
+        clients = open_clients(path)
+        heat = summarise(clients)
+    view.line(f"{path}: {made.get('dataset', 'data saved by Clients.save')}", "bold")
+    each = clients.samples / len(clients)
+    view.line(f"{len(clients):,} clients, {clients.samples:,} samples, {each:.1f} per client")
+    for space, own in zip(clients.spaces.values(), heat.spaces, strict=True):
+        padded = ", row 0 is padding" if space.padding else ""
+        used = ", ".join(space.columns)
+        view.line(f"Table {space.name}: {space.size:,} rows{padded}; columns {used}; dispersion {own.dispersion:,.4g}")
+    view.line(f"Dispersion of all: {heat.overall.dispersion:,.4g}, hottest {heat.overall.hottest}")
+    if made:
+        words = ", ".join(f"{k}={v}" for k, v in made.get("options", {}).items())
+        view.line(f"Made from {made.get('source')} with {words}")
+    view.line(f"Fingerprint: {clients.fingerprint}")
+    view.finish(
+        {
+            "path": path, "clients": len(clients), "samples": clients.samples, "per_client": each,
+            "spaces": {
+                s.name: {"rows": s.size, "columns": s.columns, "padding": s.padding} for s in clients.spaces.values()
+            },
+            "dispersion": heat.overall.dispersion, "fingerprint": clients.fingerprint, "made": made,
+        }
+    )  # fmt: skip

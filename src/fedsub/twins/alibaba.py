@@ -15,15 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsub.data.clients import Array, Column, Space
+from fedsub.datasets.histories import earlier_positives, ranges
 from fedsub.errors import DataError
 from fedsub.twins import draws
-from fedsub.twins.clicks import click, history, holdout
-from fedsub.twins.twin import Block, Table1, Twin, label_column, list_column, space
+from fedsub.twins.clicks import click, holdout
+from fedsub.twins.twin import Block, Table1, Twin, label_column, space
 
 CLIENTS, SAMPLES, HOTTEST, ITEMS, CATEGORIES = 49_023, 16_864_641, 3142, 58_000, 5000
 LEAST = 32  # impressions: users with fewer are not in the data
 POSITIVE = 0.2  # share of impressions that are clicked; not published
-BREADTH = 0.15  # categories that a client browses, per impression
+BREADTH = 0.17  # categories that a client browses, per impression
 PULL = 4.0
 RECENT = 20  # clicks in a history
 BROWSED, ORDER, CATEGORY, ITEM, CLICKED = range(1, 6)  # purposes of draws
@@ -43,6 +44,8 @@ class _Seen:
 
 
 class AlibabaPlan:
+    """Who browses how much, what is on the shelves, and the planted model; impressions follow block by block."""
+
     def __init__(self, scale: float, seed: int) -> None:
         clients, samples = round(CLIENTS * scale), round(SAMPLES * scale)
         items, categories = (round(count * scale**0.5) for count in (ITEMS, CATEGORIES))
@@ -61,7 +64,7 @@ class AlibabaPlan:
         hottest = draw.choice(clients, max(round(HOTTEST * clients / CLIENTS), 1), replace=False)
         self.given = draws.Given.of(hottest, np.full(len(hottest), named[0]))
         stock = np.zeros(categories + 1, np.int64)  # items of every category: at least one, more in popular ones
-        stock[named] = 1 + draws.shares(popularity**0.8, items - categories)
+        stock[named] = 1 + draws.shares(popularity**0.6, items - categories)
         self.stock, self.shelf = stock, np.cumsum(stock) - stock
         self.item_at = 1 + draw.permutation(items)
         self.mood = draw.normal(0, 0.5, clients)
@@ -81,13 +84,14 @@ class AlibabaPlan:
     def block(self, begin: int, end: int) -> Block:
         seen = self._seen(begin, end)
         probability, label = _click(seen, self.intercept)
-        earlier, lengths = history(seen.sizes, label, RECENT)
+        positive, first, last = earlier_positives(seen.owner, label)
+        clicked = {"item": seen.item[positive], "category": seen.category[positive]}
         columns = [
             Column("user", seen.owner + begin + 1, "user"),
             Column("item", seen.item, "item"),
-            list_column("item_history", "item", seen.item[earlier], lengths),
+            ranges("item_history", clicked["item"], first, last, space="item", longest=RECENT),
             Column("category", seen.category, "category"),
-            list_column("category_history", "category", seen.category[earlier], lengths),
+            ranges("category_history", clicked["category"], first, last, space="category", longest=RECENT),
             label_column(label),
             holdout(seen.sizes),
         ]
@@ -103,7 +107,7 @@ class AlibabaPlan:
         slot = np.where(turn < width, turn, (width * draws.uniforms(keys[CATEGORY], sizes) ** 2).astype(np.int64))
         slot = slot[draws.shuffled(keys[ORDER], owner, turn)]
         category = browsed[(np.cumsum(breadth) - breadth)[owner] + slot]
-        inside = (self.stock[category] * draws.uniforms(keys[ITEM], sizes) ** 1.25).astype(np.int64)
+        inside = (self.stock[category] * draws.uniforms(keys[ITEM], sizes) ** 1.5).astype(np.int64)
         item = self.item_at[self.shelf[category] + inside]
         base = self.mood[owner + begin] + self.quality[item] + self.appeal[category]
         return _Seen(sizes, owner, category, slot, item, base, draws.uniforms(keys[CLICKED], sizes))

@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedsub.data.clients import Array, Column, Space
+from fedsub.datasets.histories import earlier_positives, ranges
 from fedsub.errors import DataError
 from fedsub.twins import draws
-from fedsub.twins.clicks import click, history, holdout
-from fedsub.twins.twin import Block, Table1, Twin, label_column, list_column, space
+from fedsub.twins.clicks import click, holdout
+from fedsub.twins.twin import Block, Table1, Twin, label_column, space
 
 CLIENTS, SAMPLES, HOTTEST, ITEMS = 1870, 123_147, 232, 33_135
 LEAST = 40  # ratings: users with fewer are not in the data
@@ -25,6 +26,8 @@ BOUGHT, FAVOURED, LIKED = 1, 2, 3  # purposes of draws
 
 
 class AmazonPlan:
+    """Who rates how much, which items there are, and the planted model; the ratings follow block by block."""
+
     def __init__(self, scale: float, seed: int) -> None:
         clients, samples, items = round(CLIENTS * scale), round(SAMPLES * scale), round(ITEMS * scale**0.5)
         if clients < 2:
@@ -64,11 +67,11 @@ class AmazonPlan:
         parts = self._parts(begin, end)
         sizes, owner, item = parts[:3]
         probability, label = self._click(parts, self.intercept)
-        earlier, lengths = history(sizes, label, None)
+        positive, first, last = earlier_positives(owner, label)
         columns = [
             Column("user", owner + begin + 1, "user"),
             Column("item", item, "item"),
-            list_column("history", "item", item[earlier], lengths),
+            ranges("history", item[positive], first, last, space="item"),
             label_column(label),
             holdout(sizes),
         ]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedsub.data.clients import Array, Column
-from fedsub.data.renumber import concatenated
 from fedsub.twins.draws import places, sigmoid
 
 HOLDOUT = 0.2
@@ -28,7 +27,7 @@ def click(sizes: Array, base: Array, group: Array, pull: float, luck: Array, rec
     liked = np.zeros((len(sizes), int(group.max(initial=0)) + 1), np.int32)
     clicks = np.zeros(len(sizes), np.int64)
     memory = np.zeros((len(sizes), recent or 1), np.int64)  # a ring of the groups of recent clicks
-    goes_on = np.searchsorted(-lasting, -np.arange(int(lasting[0])), side="left")  # clients with more than t steps
+    goes_on = np.searchsorted(-lasting, -np.arange(int(lasting[0])))  # clients with more than t steps, by t
     for step, active in enumerate(goes_on):
         at = begin[:active] + step
         known = clicks[:active] if recent is None else np.minimum(clicks[:active], recent)
@@ -45,17 +44,6 @@ def click(sizes: Array, base: Array, group: Array, pull: float, luck: Array, rec
         liked[who, seen[who]] += 1
         clicks[who] += 1
     return probability, label
-
-
-def history(sizes: Array, label: Array, cap: int | None) -> tuple[Array, Array]:
-    """(places of the clicks before every sample, one list behind the other; lengths): oldest first, the last ``cap``."""
-    count = label.astype(np.int64)
-    before = np.cumsum(count) - count
-    first = (np.cumsum(sizes) - sizes)[sizes > 0]
-    lengths = before - np.repeat(before[first], sizes[sizes > 0])
-    if cap is not None:
-        lengths = np.minimum(lengths, cap)
-    return np.flatnonzero(label)[concatenated(before - lengths, lengths)], lengths
 
 
 def holdout(sizes: Array) -> Column:

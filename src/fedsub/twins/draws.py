@@ -124,8 +124,7 @@ def _first_distinct(
 
 
 def _words(keys: Array, owner: Array, place: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return rng.mix(keys[owner] + place.astype(np.uint64))
+    return rng.mix(keys[owner] + place.astype(np.uint64))
 
 
 def sizes(draw: np.random.Generator, clients: int, samples: int, *, least: int, most: int, spread: float) -> Array:
@@ -165,7 +164,7 @@ def sigmoid(logits: Array) -> Array:
 def intercept(share_of: Callable[[float], float], share: float) -> float:
     """The intercept at which ``share_of(intercept)``, which rises, is ``share``."""
     low, high = -12.0, 12.0
-    for _ in range(22):
+    for _ in range(14):  # a thousandth, on the scale of logits
         middle = (low + high) / 2
         low, high = (middle, high) if share_of(middle) < share else (low, middle)
     return (low + high) / 2

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsub.data.clients import Array, Space
+from fedsub.data.clients import Array, Column, Space
 from fedsub.errors import DataError
 from fedsub.twins import draws
-from fedsub.twins.twin import Block, Table1, Twin, label_column, list_column, space
+from fedsub.twins.twin import Block, Table1, Twin, label_column, space
 
 CLIENTS, SAMPLES, HOTTEST, WORDS = 1473, 79_050, 1451, 30_000
 LEAST = 41  # texts: the paper keeps users with more than 40
@@ -28,6 +28,8 @@ LENGTH, WORD, OPENING, FELT = range(1, 5)  # purposes of draws
 
 
 class SentimentPlan:
+    """Who writes how much, the language, and what its words mean; the texts follow block by block."""
+
     def __init__(self, scale: float, seed: int) -> None:
         clients, samples, words = round(CLIENTS * scale), round(SAMPLES * scale), round(WORDS * scale**0.5)
         if clients < 2:
@@ -64,7 +66,9 @@ class SentimentPlan:
         probability = draws.sigmoid(self._logits(words, lengths) + self.intercept)
         sizes = self.sizes[begin:end]
         label = draws.uniforms(draws.client_keys(self.seed, FELT, begin, end), sizes) < probability
-        return Block(sizes, [list_column("words", "word", words, lengths), label_column(label)], probability)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        texts = Column("words", words, "word", starts, int(lengths.max()))
+        return Block(sizes, [texts, label_column(label)], probability)
 
     def _texts(self, begin: int, end: int) -> tuple[Array, Array]:
         """(words of all texts, one behind the other; lengths)."""

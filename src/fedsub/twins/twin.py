@@ -217,8 +217,3 @@ def space(name: str, size: int, *columns: str, padding: bool = False) -> Space:
 
 def label_column(label: Array) -> Column:
     return Column("label", label.astype(np.float32))
-
-
-def list_column(name: str, of: str, values: Array, lengths: Array) -> Column:
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return Column(name, values, of, starts, max(int(lengths.max(initial=1)), 1))

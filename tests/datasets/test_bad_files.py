@@ -121,14 +121,16 @@ CASES: dict[str, Case] = {
         r"ratings\.dat, line 2: 3 fields, expected 4 \(user_id, movie_id, rating, timestamp\)",
     ),
     "a line cut off at the end": (
-        TAOBAO, lambda r, t: write(t / "UserBehavior.csv", "1,2,3,pv,1511544070\n1,2,3,p"), "line 2: 4 fields, expected 5",
+        TAOBAO,
+        lambda r, t: write(t / "UserBehavior.csv", "1,2,3,pv,1511544070\n1,2,3,p"),
+        "line 2: 4 fields, expected 5",
     ),
     "a line too long": (
         TAOBAO, lambda r, t: write(t / "UserBehavior.csv", "1,2,3,pv,1511544070\n1,2,3,pv,15,9\n"), "line 2: 6 fields",
     ),
     "a hole in the middle": (
         AMAZON,
-        lambda r, t: write(t / "ratings_Electronics.csv", "A10000000001,B000000001,5.0,1300000000\nA1,,5.0,1300000000\n"),
+        lambda r, t: write(t / "ratings_Electronics.csv", "A10000000001,B000000001,5.0,1300000000\nA1,,5.0,13\n"),
         "line 2: item is '', expected some text",
     ),
     "a line that is no JSON": (
@@ -143,7 +145,8 @@ CASES: dict[str, Case] = {
         AMAZON,
         lambda r, t: write(
             t / "reviews_Electronics_5.json",
-            '{"reviewerID": "A1", "asin": "B1", "overall": 5.0, "unixReviewTime": 1}\n{"reviewerID": "A1", "asin": "B"}\n',
+            '{"reviewerID": "A1", "asin": "B1", "overall": 5.0, "unixReviewTime": 1}\n'
+            '{"reviewerID": "A1", "asin": "B1"}\n',
         ),
         "line 2: there is no field 'overall'",
     ),
@@ -156,7 +159,9 @@ CASES: dict[str, Case] = {
         "an event is 'saw', expected one of cart, buy_train, buy_test",
     ),
     "the test tweets": (
-        TWEET, lambda r, t: write(t / "tweets.csv", TWEETS[0] + tweet(2, 5, "eve", "so so")), "target 2, expected 0 or 4",
+        TWEET,
+        lambda r, t: write(t / "tweets.csv", TWEETS[0] + tweet(2, 5, "eve", "so so")),
+        "target 2, expected 0 or 4",
     ),
     "an id past the table": (
         AMAZON,
@@ -166,7 +171,7 @@ CASES: dict[str, Case] = {
         ).parent,
         "item_id is 40000, expected 1 to 33,135",
     ),
-    "nobody is left": (AMAZON, lambda r, t: r[AMAZON], r"No user has 40 records \(the most is 4\).*smaller min_samples"),
+    "nobody is left": (AMAZON, lambda r, t: r[AMAZON], r"No user has 40 records \(the most is 4\).*smaller"),
     "nobody has views": (
         TAOBAO, lambda r, t: write(t / "UserBehavior.csv", "1,2,3,buy,1511544070\n"), r"no page view \(pv\)",
     ),

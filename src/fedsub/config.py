@@ -51,24 +51,41 @@ class Split(Section):
     seed: int = 0
 
 
+# As `fedsub.models.options_of` gives them, which would load torch.
+MODEL_OPTIONS: dict[str, tuple[str, ...]] = {
+    "lr": ("bias",),
+    "embedding": ("dim", "hidden"),
+    "lstm": ("dim", "hidden", "layers", "columns"),
+    "user-item": ("bias", "columns"),
+    "din": ("dim", "faithful", "activation", "max_history", "columns"),
+}
+
+
 class Model(Section):
-    kind: Literal["lr", "embedding"] = "lr"
+    """A built-in model with its options (docs/models.md), or ``objective``, your own."""
+
+    kind: Literal["lr", "embedding", "lstm", "user-item", "din"] = "lr"
     dim: Count | None = None
     hidden: Count | None = None
+    layers: Count | None = None
     bias: bool | None = None
+    faithful: bool | None = None
+    activation: Literal["dice", "prelu", "relu"] | None = None
+    max_history: Count | None = None
+    columns: dict[str, str] | None = None
     objective: str | None = None
 
     @model_validator(mode="after")
     def _fitting(self) -> Model:
-        wrong = ("dim", "hidden") if self.kind == "lr" else ("bias",)
-        for name in wrong:
-            if getattr(self, name) is not None and self.objective is None:
+        for name in self.options:
+            if name not in MODEL_OPTIONS[self.kind] and self.objective is None:
                 raise ValueError(f'{name} is no option of kind = "{self.kind}"')
         return self
 
     @property
     def options(self) -> dict[str, Any]:
-        return {k: v for k in ("dim", "hidden", "bias") if (v := getattr(self, k)) is not None}
+        names = dict.fromkeys(name for options in MODEL_OPTIONS.values() for name in options)
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class Train(Section):
@@ -82,6 +99,9 @@ class Train(Section):
     lr: Rate | None = None
     server_lr: Rate | None = None
     batches: Literal["shuffled", "ordered", "replacement"] | None = None
+    replacement: bool | None = None
+    clip_norm: Rate | None = None
+    schedule: str | None = None
     weighting: Literal["samples", "clients", "unbiased"] | None = None
     seeds: int | list[int] = 1
 
@@ -119,10 +139,33 @@ class Run(Section):
     out: str | None = None
 
 
+class Slice(Section):
+    """Samples of a split whose ids in these columns all occur in the training data, or with ``unseen`` the others."""
+
+    split: str = "test"
+    columns: list[str]
+    unseen: bool = False
+
+
 class Evaluation(Section):
     every: Count = 10
-    samples: Count | All = 10_000
+    samples: Count | All | dict[str, Count | All] = 10_000
     final_samples: Count | All = 200_000
+    slices: dict[str, Slice] = {}
+
+
+class Tune(Section):
+    """What `fedsub tune` searches if the command line does not say.
+
+    ``winners_of`` names the task whose search chose the settings that stand under [methods].
+    """
+
+    grid: list[str] = []
+    search: Literal["grid", "random", "optuna"] | None = None
+    trials: Count | None = None
+    select: Literal["final", "best", "rounds"] = "final"
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    winners_of: str | None = None
 
 
 class Config(Section):
@@ -134,6 +177,7 @@ class Config(Section):
     train: Train = Train()
     run: Run = Run()
     evaluate: Evaluation = Evaluation()
+    tune: Tune = Tune()
 
     @model_validator(mode="after")
     def _fitting(self) -> Config:

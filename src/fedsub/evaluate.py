@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,34 +14,64 @@ from fedsub import metrics, rng
 from fedsub.core import Tree
 from fedsub.data.clients import Clients, Space
 from fedsub.engines.base import columns_to, template
-from fedsub.errors import ConfigError
+from fedsub.errors import ConfigError, nearest
 from fedsub.heat import deciles, row_heat
-from fedsub.losses import Binary, CrossEntropy
+from fedsub.losses import Binary, CrossEntropy, HalfCrossEntropy
 from fedsub.problem import Problem
 
 BATCH = 1024  # modest batches stay in the cache
 
 
 @dataclass(frozen=True)
+class Seen:
+    """A slice: the samples of ``split`` whose ids in ``columns`` all occur in training; ``unseen``: the others."""
+
+    split: str
+    columns: tuple[str, ...]
+    unseen: bool = False
+
+    def mask(self, clients: Clients, samples: np.ndarray, population: Clients) -> np.ndarray:
+        """Which of ``samples`` belong to it; bool, one each."""
+        arrays = clients.gather(samples, self.columns, local=False)
+        seen = np.ones(len(samples), bool)
+        for column, ids in arrays.items():
+            space = clients.columns[column].space
+            if space is None:
+                raise ConfigError(f"A slice is by ids, and {column!r} is a plain column; name an id column.")
+            held = row_heat(population.spaces[space], population.sizes) > 0
+            seen &= held[ids].reshape(len(ids), -1).all(1)
+        return ~seen if self.unseen else seen
+
+
+@dataclass(frozen=True)
 class Evaluate:
     """When and on what: every ``every`` rounds, on ``samples`` random samples of each split (None: all).
 
+    ``samples`` may also be by split, {"train": 2000}; of splits that are not named, all.
+
     The samples are the same in every round and for every method and seed, so curves can be compared.
     The last evaluation uses up to ``final_samples`` (None: all) and adds heat deciles and the spread
-    over clients.
+    over clients. ``slices`` are parts of splits that are measured besides, under their own names, from the same
+    predictions: {"test_seen": Seen("test", ("item",))} gives ``test_seen.auc``.
     """
 
     every: int = 10
-    samples: int | None = 10_000
+    samples: int | Mapping[str, int | None] | None = 10_000
     final_samples: int | None = 200_000
+    slices: Mapping[str, Seen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, least in (("every", 1), ("samples", 1), ("final_samples", 1)):
+        for name in ("every", "samples", "final_samples"):
             value = getattr(self, name)
-            if value is None and name != "every":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ConfigError(f"Evaluate({name}=…) must be a whole number of at least {least}, got {value!r}.")
+            for count in value.values() if isinstance(value, Mapping) and name == "samples" else [value]:
+                if count is None and name != "every":
+                    continue
+                if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                    raise ConfigError(f"Evaluate({name}=…) must be a whole number of at least 1, got {count!r}.")
+
+    def count(self, split: str) -> int | None:
+        """How many samples of a split are looked at; None: all."""
+        return self.samples.get(split) if isinstance(self.samples, Mapping) else self.samples
 
 
 class Evaluator:
@@ -58,6 +89,11 @@ class Evaluator:
         self.population = population or problem.clients
         self._module: nn.Module | None = None
         self._decile: dict[str, np.ndarray] | None = None
+        self._masks: dict[tuple[str, int], np.ndarray] = {}
+        for name, part in plan.slices.items():
+            if part.split not in splits or name in splits:
+                seen = f"is of the split {part.split!r}" if part.split not in splits else "is called like a split"
+                raise ConfigError(f"The slice {name!r} {seen}; {nearest(part.split, splits)}")
         for name, clients in splits.items():
             for space in problem.spaces.values():
                 if not _same_numbering(clients.spaces.get(space.name), space):
@@ -71,9 +107,12 @@ class Evaluator:
         module = self._full(params)
         out: dict[str, float] = {}
         for name, clients in self.splits.items():
-            chosen = self._choose(name, clients, self.plan.samples)
+            chosen = self._choose(name, clients, self.plan.count(name))
             losses, outputs, labels, _ = self._predict(module, clients, chosen)
             out |= {f"{name}.{k}": v for k, v in self._measure(losses, outputs, labels).items()}
+            for part, mask in self._slices(name, clients, chosen):
+                found = self._measure(losses[mask], outputs[mask], labels[mask])
+                out |= {f"{part}.{k}": v for k, v in found.items()}
         return out
 
     def final(self, params: Tree) -> dict[str, Any]:
@@ -94,6 +133,22 @@ class Evaluator:
                 "deciles": by_decile,
                 "spread": metrics.spread(losses, clients.clients_of(chosen)),
             }
+            for part, mask in self._slices(name, clients, chosen):
+                found = self._measure(losses[mask], outputs[mask], labels[mask])
+                out[part] = {"samples": int(mask.sum()), **found}
+        return out
+
+    def _slices(self, split: str, clients: Clients, chosen: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """(name, which of the chosen samples) of the split's slices that have any."""
+        out = []
+        for name, part in self.plan.slices.items():
+            if part.split != split:
+                continue
+            place = (name, len(chosen))  # the samples of an evaluation follow from their number
+            if place not in self._masks:
+                self._masks[place] = part.mask(clients, chosen, self.population)
+            if self._masks[place].any():
+                out.append((name, self._masks[place]))
         return out
 
     def _full(self, params: Tree) -> nn.Module:
@@ -124,7 +179,7 @@ class Evaluator:
                 value = objective.loss(output, batch)
                 losses.append(value.expand(len(samples)).double().cpu().numpy())
                 # Only these losses are measured by more than their value; other outputs may be anything.
-                scored = isinstance(objective.loss, Binary | CrossEntropy)
+                scored = isinstance(objective.loss, Binary | HalfCrossEntropy | CrossEntropy)
                 outputs.append(_plain(output) if scored else np.zeros(len(samples)))
                 labels.append(arrays[label] if label else np.zeros(len(samples)))
                 if with_heat:
@@ -135,6 +190,8 @@ class Evaluator:
         loss = self.problem.objective.loss
         if isinstance(loss, Binary):
             return metrics.binary(losses, outputs.reshape(len(losses), -1)[:, 0], labels)
+        if isinstance(loss, HalfCrossEntropy):
+            return metrics.binary(2 * losses, outputs[:, 0] - outputs[:, 1], labels)
         if isinstance(loss, CrossEntropy):
             return {"ce": float(losses.mean()), "accuracy": float((outputs.argmax(-1) == labels).mean())}
         return {"loss": float(losses.mean())}

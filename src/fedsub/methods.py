@@ -126,6 +126,8 @@ def centralsgd(
     batch_size: int = 5,
     clients_per_round: int = 50,
     batches: str = "shuffled",
+    clip_norm: float | None = None,
+    schedule: str | None = None,
 ) -> Method:
     """CentralSGD: all data in one place, as many samples a round as the federated methods use.
 
@@ -136,7 +138,10 @@ def centralsgd(
         if value < 1:
             raise MethodError(f"{setting} of centralsgd must be at least 1, got {value}.")
     size = batch_size * clients_per_round
-    common = Common(lr=lr, local_steps=local_steps, batch_size=size, clients_per_round=None, batches=batches)
+    common = Common(
+        lr=lr, local_steps=local_steps, batch_size=size, clients_per_round=None, batches=batches, clip_norm=clip_norm,
+        schedule=schedule,
+    )  # fmt: skip
     return replace(_method("centralsgd", OverClients(), common), pooled=True)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
@@ -154,7 +154,7 @@ def run_config(
         "rounds": rounds,
         "engine": engine,
         "device": str(device),
-        "evaluate": {"every": plan.every, "samples": plan.samples, "final_samples": plan.final_samples},
+        "evaluate": _plan(plan),
         "splits": {name: part.fingerprint for name, part in _splits(clients, test, splits).items()},
         "data": clients.fingerprint,
         "parameters": {n: [list(p.shape), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()},
@@ -174,6 +174,13 @@ def _splits(clients: Clients, test: Clients | None, splits: dict[str, Clients] |
     if splits is not None:
         return splits
     return {"train": clients} | ({"test": test} if test is not None else {})
+
+
+def _plan(plan: Evaluate) -> dict[str, Any]:
+    slices = {name: {**vars(part), "columns": list(part.columns)} for name, part in plan.slices.items()}
+    samples = dict(plan.samples) if isinstance(plan.samples, Mapping) else plan.samples
+    found = {"every": plan.every, "samples": samples, "final_samples": plan.final_samples}
+    return found | ({"slices": slices} if slices else {})
 
 
 def _constants(objective: Objective) -> str:

@@ -1,13 +1,17 @@
-"""Built-in tasks: data, a model and settings under one name, for a first run and for comparing with papers."""
+"""Built-in tasks: data, a model and settings under one name, for a first run and for comparing with papers.
+
+Settings are those of Ding et al. (NeurIPS 2022) where they are known; see docs/reproduce.md for those that are not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsub.errors import ConfigError, nearest
+from fedsub.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
     from fedsub.data import Clients
@@ -26,51 +30,121 @@ class Task:
     config: dict[str, Any] = field(default_factory=dict)
 
 
-# The setting of Ding et al. (NeurIPS 2022) on MovieLens-1M: logistic regression without bias, 50 clients a
-# round, 10 local steps on batches of 5.
+def _twin(name: str, folder: Path | None, scale: float | None, options: dict[str, Any]) -> Clients:
+    from fedsub.data import Clients
+    from fedsub.twins import TWINS
+
+    if folder is not None:
+        if not _saved(folder):
+            raise ConfigError(
+                f"The task {name} is generated; {folder} holds no data that were generated before. Leave --data "
+                "(data.path) out."
+            )
+        return Clients.open(folder)
+    strange = sorted(options.keys() - {"seed"})
+    if strange:
+        raise ConfigError(f"The task {name} has no option {strange[0]!r}; {nearest(strange[0], ['seed'])}")
+    return TWINS[name].make(scale=1.0 if scale is None else scale, **options)
+
+
+def _real(name: str, folder: Path | None, scale: float | None, options: dict[str, Any]) -> Clients:
+    from fedsub.data import Clients
+    from fedsub.data.store import provenance
+    from fedsub.datasets import find, load
+
+    if scale is not None:
+        raise ConfigError(f"The task {name} has one size; leave --scale (data.scale) out.")
+    if folder is not None and _saved(folder) and "dataset" not in (provenance(folder) or {}):
+        return Clients.open(folder)  # saved by its owner, who knows what it is
+    try:
+        return load(name, folder, **options)
+    except DataError as error:
+        if folder is not None or find(name) is not None:
+            raise
+        raise ConfigError(
+            f"The task {name} needs the data; name the folder with --data DIR. {error} "
+            f"Tasks that need none: {', '.join(TWINS)}."
+        ) from error
+
+
+def _saved(folder: Path) -> bool:
+    """Whether `Clients.save` wrote this directory."""
+    from fedsub.data.store import MANIFEST
+
+    return (folder / MANIFEST).is_file()
+
+
+def present(name: str, folder: Path | None) -> bool:
+    """Whether a task's data are in ``folder``, in a folder below it, or without one in the cache."""
+    from fedsub.datasets import find
+
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"There is no folder {folder}; name the one that holds the data with --data DIR.")
+    return find(name, folder) is not None
+
+
+_ALL = {"fedavg": {}, "fedprox": {"mu": 0.01}, "fedsubavg": {}, "centralsgd": {}}
+
+# Logistic regression without bias, 50 clients a round, 10 local steps on batches of 5.
 _MOVIELENS: dict[str, Any] = {
     "split": {"by": "random", "train": 0.8, "seed": 0},
     "model": {"kind": "lr", "bias": False},
     "train": {"rounds": 200, "clients_per_round": 50, "local_steps": 10, "batch_size": 5, "lr": 0.1},
-    "methods": {"fedavg": {}, "fedprox": {"mu": 0.01}, "fedsubavg": {}, "centralsgd": {}},
+    "methods": _ALL,
     "run": {"target": "train.ce<=0.65"},
-    "evaluate": {"every": 10},
+    "evaluate": {"every": 10, "samples": 10_000},
+}
+# Two-layer LSTM; the same training settings.
+_SENTIMENT: dict[str, Any] = {
+    **_MOVIELENS,
+    "model": {"kind": "lstm"},
+    "run": {"target": "train.ce<=0.38"},
+}
+# The released code: batches of 4, gradients of at most norm 5, rate 0.1 × 0.999 a round, evaluated every round on all
+# test samples. Of the training samples a part is enough to watch the loss.
+_DIN: dict[str, Any] = {
+    "model": {"kind": "din"},
+    "train": {
+        "rounds": 200, "clients_per_round": 100, "local_steps": 10, "batch_size": 4, "lr": 0.1, "clip_norm": 5.0,
+        "schedule": "exponential:0.999",
+    },
+    "methods": _ALL,
+    "run": {"target": "test.auc>=0.6"},
+    "evaluate": {
+        "every": 1, "samples": {"train": 2_000, "test": "all"},
+        "slices": {"test_seen": {"split": "test", "columns": ["item"]}},
+    },
+}  # fmt: skip
+_AMAZON: dict[str, Any] = {**_DIN, "split": {"by": "column", "column": "holdout"}}
+_TAOBAO: dict[str, Any] = {**_DIN, "split": {"by": "random", "train": 0.8, "seed": 0}}
+# The paper's batch of 32, and the released code's clipping at 0.1.
+_ALIBABA: dict[str, Any] = {
+    **_TAOBAO,
+    "train": {**_DIN["train"], "batch_size": 32, "clip_norm": 0.1},
+    "evaluate": {**_DIN["evaluate"], "every": 5, "samples": {"train": 2_000, "test": 20_000}},
 }
 
-
-def _movielens_like(folder: Path | None, scale: float | None, options: dict[str, Any]) -> Clients:
-    from fedsub.twins import movielens_like
-
-    if folder is not None:
-        raise ConfigError("The task movielens-like is generated and reads no data; leave --data (data.path) out.")
-    return movielens_like(scale=1.0 if scale is None else scale)
-
-
-def _movielens_1m(folder: Path | None, scale: float | None, options: dict[str, Any]) -> Clients:
-    from fedsub.datasets import movielens
-    from fedsub.datasets.movielens import HOME
-
-    if scale is not None:
-        raise ConfigError("The task movielens-1m has one size; leave --scale (data.scale) out.")
-    if folder is None:
-        raise ConfigError(
-            f"The task movielens-1m needs the data: unpack {HOME} and name the folder with --data DIR. "
-            "The task movielens-like has the same shape and needs no download."
-        )
-    return movielens(folder)
-
-
+REAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "movielens-1m": ("MovieLens-1M, likes from five id columns", _MOVIELENS),
+    "movielens-latest-small": ("MovieLens latest-small, likes from the movie", _MOVIELENS),
+    "sentiment140": ("Sentiment140, mood of tweets by their authors", _SENTIMENT),
+    "rotten-tomatoes-critics": ("film critics' lines, a stand-in for Sentiment140", _SENTIMENT),
+    "amazon-electronics": ("Amazon Electronics, five stars or fewer", _AMAZON),
+    "taobao-user-behaviour": ("Taobao, views and what followed", _TAOBAO),
+    "taobao-cart-buy": ("Taobao, bought or only put into the cart", _TAOBAO),
+}
+TWINS: dict[str, tuple[str, dict[str, Any]]] = {
+    "movielens-like": ("synthetic MovieLens-1M: same sizes and skew, labels from a known model", _MOVIELENS),
+    "sentiment-like": ("synthetic Sentiment140", _SENTIMENT),
+    "amazon-like": ("synthetic Amazon Electronics", _AMAZON),
+    "alibaba-like": ("synthetic Alibaba click log", _ALIBABA),
+}
 TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task(
-            "movielens-like",
-            "synthetic MovieLens-1M: same sizes and skew, labels from a known model",
-            _movielens_like,
-            _MOVIELENS,
-        ),
-        Task("movielens-1m", "MovieLens-1M, likes from five id columns (needs --data DIR)", _movielens_1m, _MOVIELENS),
-    )
+    **{name: Task(name, text, partial(_twin, name), config) for name, (text, config) in TWINS.items()},
+    **{
+        name: Task(name, f"{text} (needs --data DIR)", partial(_real, name), config)
+        for name, (text, config) in REAL.items()
+    },
 }
 
 

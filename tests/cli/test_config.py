@@ -47,7 +47,7 @@ def test_a_mistake_is_named_by_its_path(raw, message):
 def test_plain_reads_back_as_the_same():
     config = parse({"task": "movielens-like", "data": {"scale": 0.5}, "methods": {"fedavg": {"lr": 1}}})
     assert parse(config.plain()) == config
-    assert config.plain()["evaluate"] == {"every": 10, "samples": 10_000, "final_samples": 200_000}
+    assert config.plain()["evaluate"] == {"every": 10, "samples": 10_000, "final_samples": 200_000, "slices": {}}
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)

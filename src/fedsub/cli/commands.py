@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fedsub.cli.options import OUTPUT, DataFlags, Flags, TuneFlags, takes
+from fedsub.cli.options import OUTPUT, DataFlags, Flags, TuneFlags, seed_list, takes
 from fedsub.errors import ConfigError
 
 What = Annotated[
@@ -53,6 +53,11 @@ def register(app: typer.Typer) -> None:
         "fedsub heat ratings.csv --client user --table item --out heat.png",
         "fedsub heat study.toml -k 100 --json",
     ))(heat)  # fmt: skip
+    app.command(epilog=examples(
+        "fedsub reproduce table1 --data DIR",
+        "fedsub reproduce table2 --task movielens --protocol stated --data DIR",
+        "fedsub reproduce table3 --task amazon --twin --scale 0.1 --rounds 50",
+    ))(reproduce)  # fmt: skip
     app.command(epilog=examples("fedsub methods", "fedsub methods fedsubavg"))(methods)
     app.command(epilog=examples(
         "fedsub costs --workers 8 --parameters 1000000",
@@ -117,7 +122,7 @@ def tune(
         list[str] | None,
         typer.Option(
             help="What to search: lr=0.1,0.3,1 or lr=0.01..10/7 (seven points) or lr=0.01..10 (a range, for random); "
-            "fedprox.mu=0.01,0.1 is for one method. Repeatable. Default lr=0.01..10/7.",
+            "fedprox.mu=0.01,0.1 is for one method. Repeatable. Default: the file's [tune] grid, or lr=0.01..10/7.",
             metavar="AXIS=VALUES",
         ),
     ] = None,
@@ -130,11 +135,13 @@ def tune(
     ] = None,
     search_seed: Annotated[int, typer.Option(help="Seed of random and optuna.", metavar="N")] = 0,
     select: Annotated[
-        str, typer.Option(help="Choose by final or best validation loss, or by the rounds to --target.")
-    ] = "final",
+        str | None,
+        typer.Option(help="Choose by final (default) or best validation loss, or by the rounds to --target."),
+    ] = None,
     validation: Annotated[
-        float, typer.Option(help="Share of the training samples to choose by; training does not see them.")
-    ] = 0.1,
+        float | None,
+        typer.Option(help="Share of the training samples to choose by, default 0.1; training does not see them."),
+    ] = None,
     retrain_on_all: Annotated[
         bool, typer.Option("--retrain-on-all", help="Train the winners on training and validation samples together.")
     ] = False,
@@ -155,7 +162,7 @@ def tune(
     search_for(
         made,
         View(quiet=flags.quiet, as_json=flags.json),
-        grid=grid or ["lr=0.01..10/7"],
+        grid=grid,
         search=search,
         trials=trials,
         search_seed=search_seed,
@@ -215,6 +222,48 @@ def heat(
     from fedsub.cli.heat import show
 
     show(what, flags, out)
+
+
+def reproduce(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="table1, table2, table3, figure3 or figure4.", show_default=False)
+    ],
+    task: Annotated[str, typer.Option(help="movielens, sentiment, amazon, alibaba, several with commas, or all.")] = (
+        "all"
+    ),
+    protocol: Annotated[
+        str, typer.Option(help="stated: the paper's settings; tuned: all methods searched on one grid.")
+    ] = "stated",
+    seeds: Annotated[Any, typer.Option(help="How many seeds, or which (0,7,8).", parser=seed_list, metavar="N")] = "3",
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with one or several data sets. Default: the cache.", metavar="DIR")
+    ] = None,
+    twin: Annotated[bool, typer.Option("--twin", help="On synthetic data of the same shape.")] = False,
+    scale: Annotated[float | None, typer.Option(help="Size of the synthetic data; 1 is full size.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds. Default: the experiment's.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these, with commas: fedavg,fedsubavg.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that train. Results do not change.")] = 2,
+    out: Annotated[Path, typer.Option(help="Where runs are kept and results written.", metavar="DIR")] = Path(
+        "runs/reproduce"
+    ),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table and where it is.")] = False,
+    json: Json = False,
+) -> None:
+    """Run the experiments of the FedSubAvg paper again: published numbers beside ours.
+
+    What was trained before is read, so that a second call only draws; an interrupted one goes on.
+    """
+    from fedsub.cli.experiment import expand
+    from fedsub.cli.reproduce import run as make
+    from fedsub.cli.show import View
+    from fedsub.reproduce import Request
+
+    chosen = tuple(m.strip() for m in (methods or "").split(",") if m.strip())
+    folder = None if data is None else expand(str(data))
+    request = Request(
+        what, task, protocol, seeds, folder, twin, scale, rounds, chosen, workers, out  # type: ignore[arg-type]
+    )  # fmt: skip
+    make(request, View(quiet=quiet, as_json=json))
 
 
 def methods(

@@ -14,6 +14,7 @@ from fedsub.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from fedsub.core import Method
     from fedsub.data import Clients
+    from fedsub.evaluate import Evaluate
     from fedsub.objective import Objective
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
@@ -125,6 +126,20 @@ class Experiment:
         from fedsub.models import make_objective
 
         return lambda seed: make_objective(clients, model.kind, seed=seed, **model.options)
+
+    def evaluation(self) -> Evaluate:
+        """When and on what is evaluated."""
+        from fedsub.evaluate import Evaluate, Seen
+
+        plan = self.config.evaluate
+        slices = {name: Seen(s.split, tuple(s.columns), s.unseen) for name, s in plan.slices.items()}
+
+        def count(given: int | str) -> int | None:
+            return None if given == "all" else int(given)
+
+        given = plan.samples
+        samples = {k: count(n) for k, n in given.items()} if isinstance(given, dict) else count(given)
+        return Evaluate(plan.every, samples, count(plan.final_samples), slices)
 
     def cohort(self, population: int) -> int | None:
         """Clients per round for methods that do not say; None is everyone."""

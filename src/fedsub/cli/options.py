@@ -22,7 +22,7 @@ def _count(text: str) -> int | str:
         raise typer.BadParameter(f"{text!r} is neither a whole number nor 'all'.") from None
 
 
-def _seeds(text: str) -> int | list[int]:
+def seed_list(text: str) -> int | list[int]:
     try:
         return [int(t) for t in text.split(",") if t] if "," in text else int(text)
     except ValueError:
@@ -88,7 +88,7 @@ class Flags(DataFlags):
     ] = None
     lr: Annotated[float | None, _option(TRAIN, "Local step size, for all methods. Default 0.1."), "train.lr"] = None
     seeds: Annotated[
-        Any, _option(TRAIN, "How many seeds (3), or which (0,7,8).", parser=_seeds, metavar="N"), "train.seeds"
+        Any, _option(TRAIN, "How many seeds (3), or which (0,7,8).", parser=seed_list, metavar="N"), "train.seeds"
     ] = None
     seed: Annotated[int | None, _option(TRAIN, "This one seed."), "train.seeds"] = None
     target: Annotated[str | None, _option(TRAIN, "What to reach, like 'test.auc>=0.7'."), "run.target"] = None

@@ -31,7 +31,6 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
     folder.check(out, experiment, resume=resume)
     with view.busy("Loading"):
         from fedsub.comparing import compare
-        from fedsub.evaluate import Evaluate
 
         target = _target(config.run.target)
         experiment.methods(1)  # mistakes in settings come before minutes of reading
@@ -63,7 +62,6 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         from fedsub.callbacks import TensorBoard
 
         callbacks.append(TensorBoard(str(out / "tensorboard")))
-    plan = config.evaluate
     with stopping(out, view, watch), watch:
         comparison = compare(
             methods,
@@ -86,7 +84,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
             dropout=config.run.dropout,
             on_bad_update=config.run.on_bad_update,
             checkpoint_every=config.run.checkpoint_every,
-            evaluate=Evaluate(plan.every, _all(plan.samples), _all(plan.final_samples)),
+            evaluate=experiment.evaluation(),
             settings={"model": config.model.model_dump(exclude_none=True), "label": clients.label},
         )
     report(comparison, out, view, command)
@@ -205,7 +203,3 @@ def _device(name: str) -> None:
 def _counts(clients: Clients) -> str:
     rows = sum(space.size for space in clients.spaces.values())
     return f"{len(clients):,} clients, {clients.samples:,} training samples, {rows:,} table rows"
-
-
-def _all(count: int | str) -> int | None:
-    return None if count == "all" else int(count)

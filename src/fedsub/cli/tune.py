@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import typer
@@ -15,10 +15,9 @@ from fedsub.cli import folder
 from fedsub.cli.experiment import Experiment, expand
 from fedsub.cli.progress import bars
 from fedsub.cli.show import View, number
-from fedsub.cli.train import _all, _counts, _device
+from fedsub.cli.train import _counts, _device
 from fedsub.data import Clients
 from fedsub.errors import ConfigError
-from fedsub.evaluate import Evaluate
 from fedsub.objective import Objective
 from fedsub.running import Interrupted
 from fedsub.tuning import Tuning
@@ -78,18 +77,22 @@ def tune(
     experiment: Experiment,
     view: View,
     *,
-    grid: list[str],
+    grid: list[str] | None,
     search: str | None,
     trials: int | None,
     search_seed: int,
-    select: str,
-    validation: float,
+    select: str | None,
+    validation: float | None,
     retrain_on_all: bool,
     workers: int,
     resume: bool,
 ) -> None:
     config = experiment.config
     out = expand(config.run.out) if config.run.out else folder.default_out(f"{experiment.name}-tune")
+    file = config.tune
+    grid = grid or file.grid or ["lr=0.01..10/7"]
+    search, trials = search or file.search, trials or file.trials
+    validation = file.validation if validation is None else validation
     if not 0 < validation < 1:
         raise ConfigError(f"--validation is {validation:g}, expected a share of the training samples, such as 0.1.")
     if config.run.stop_at_target:
@@ -106,7 +109,7 @@ def tune(
         + (f"; test: {test.samples:,} samples" if test else "; no test split")
     )
     view.note(f"Writing to {out}")
-    plan, watch = config.evaluate, Lines(view)
+    watch = Lines(view)
     try:
         with watch.shown():
             found = search_for(
@@ -122,12 +125,12 @@ def tune(
                 search=search,  # type: ignore[arg-type]
                 trials=trials,
                 search_seed=search_seed,
-                select=select,  # type: ignore[arg-type]
+                select=select or file.select,  # type: ignore[arg-type]
                 target=config.run.target,
                 workers=workers,
                 out=out,
                 resume=resume,
-                evaluate=Evaluate(plan.every, _all(plan.samples), _all(plan.final_samples)),
+                evaluate=replace(experiment.evaluation(), slices={}),
                 # The engine must not depend on timings, or the last digits would change with the workers.
                 engine=config.run.engine if "engine" in config.run.model_fields_set else "batched",
                 watch=watch,

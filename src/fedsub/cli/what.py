@@ -33,7 +33,7 @@ def experiment(
     for text in flags.set or []:
         raw = merge(raw, parse_set(text))
     if chosen is not None and isinstance(raw.get("methods", {}), dict):
-        raw["methods"] = _select(raw.get("methods", {}), chosen)
+        raw["methods"] = select(raw.get("methods", {}), chosen)
     config = parse(raw, origin)
     if config.task is not None:
         tasks.get(config.task)
@@ -98,7 +98,7 @@ def _tables(texts: list[str]) -> list[str] | dict[str, list[str]]:
     }
 
 
-def _select(configured: dict[str, Any], chosen: list[str]) -> dict[str, Any]:
+def select(configured: dict[str, Any], chosen: list[str]) -> dict[str, Any]:
     from fedsub.methods import CATALOGUE
 
     labels = {normal(label): label for label in configured}

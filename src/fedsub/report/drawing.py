@@ -84,10 +84,13 @@ def y_limits(axes: Any, curves: Sequence[Curve], lines: Sequence[float], metric:
         axes.text(0.99, 0.985, text, ha="right", va="top", color=MUTED, fontsize=8, transform=axes.transAxes)
 
 
-def side_labels(figure: Figure, axes: Any, labels: Sequence[SideLabel]) -> None:
-    """Write the labels right of the axes, at their lines' heights but never over each other."""
+def side_labels(figure: Figure, axes: Any, labels: Sequence[SideLabel], rows: int = 1) -> None:
+    """Write the labels right of the axes, at their lines' heights but never over each other.
+
+    ``rows``: how many rows of axes share the figure's height.
+    """
     low, high = axes.get_ylim()
-    line_height = 0.165 / (0.7 * figure.get_figheight())
+    line_height = 0.165 / (0.7 * figure.get_figheight() / rows)
     edge = 0.0
     for label in sorted(labels, key=lambda label: label.y):
         if label.line:

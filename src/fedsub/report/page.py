@@ -42,11 +42,16 @@ def render(comparison: Comparison) -> str:
     title = f"Comparison of {w.listed(labels(comparison))}"
     sections = [("table", "results", _results(comparison))]
     sections += _metrics(comparison)
-    sections.append(("settings", "settings", _settings(comparison, found)))
-    sections.append(("runs", "runs, data and versions", _runs(found)))
+    sections.append(("settings", "settings", settings(comparison, found)))
+    sections.append(("runs", "runs, data and versions", runs(found)))
     if said := facts.events(found):
         sections.append(("events", "events", _events(said)))
     sections.append(("made", "how this was made", _made(comparison)))
+    return document(title, _lead(comparison), sections)
+
+
+def document(title: str, lead: str, sections: Sequence[tuple[str, str, str]]) -> str:
+    """A whole page from its sections: (id, heading, HTML)."""
     links = "".join(f'<li><a href="#{name}">{e(heading)}</a></li>' for name, heading, _ in sections)
     body = "".join(f'<section id="{n}"><h2>{e(h)}</h2>\n{text}</section>\n' for n, h, text in sections)
     return (
@@ -54,7 +59,7 @@ def render(comparison: Comparison) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f"<title>{e(title)}</title>\n<style>\n{CSS}\n</style>\n</head>\n<body>\n<main>\n"
-        f'<header><h1>{e(title)}</h1>\n<p>{e(_lead(comparison))}</p>\n<nav aria-label="contents"><ul>{links}</ul></nav>'
+        f'<header><h1>{e(title)}</h1>\n<p>{e(lead)}</p>\n<nav aria-label="contents"><ul>{links}</ul></nav>'
         f"</header>\n{body}</main>\n</body>\n</html>\n"
     )
 
@@ -82,9 +87,9 @@ def _results(comparison: Comparison) -> str:
         )
         rows.append(f'<tr><th scope="row">{e(name)}</th>{cells}</tr>')
     bold = "The best value of each column is bold. " if any(col.best for col in body) else ""
-    table = f'<table class="result"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    results = f'<table class="result"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     said = "".join(f"<p>{e(note)}</p>\n" for note in remarks(comparison))
-    return f'{_scroll(table, "results")}{said}<p class="small">{e(bold + " ".join(notes(comparison)))}</p>\n'
+    return f'{_scroll(results, "results")}{said}<p class="small">{e(bold + " ".join(notes(comparison)))}</p>\n'
 
 
 def _metrics(comparison: Comparison) -> list[tuple[str, str, str]]:
@@ -157,7 +162,7 @@ def _left_out(comparison: Comparison, metric: str) -> str:
     return f" Without {w.listed(names)}, whose samples are not grouped in the same way." if names else ""
 
 
-def _settings(comparison: Comparison, found: list[facts.Run]) -> str:
+def settings(comparison: Comparison, found: list[facts.Run]) -> str:
     same, other = facts.settings(found)
     if not same and not other:
         return "<p>Not known: the runs were not kept in directories.</p>\n"
@@ -166,28 +171,28 @@ def _settings(comparison: Comparison, found: list[facts.Run]) -> str:
     if other:
         rows = [[key, *(values.get(n, facts.ABSENT) for n in names)] for key, values in other.items()]
         head = ["setting", *map(w.one_line, names)]
-        text += f"<h3>By method</h3>\n{_table(head, rows, 'settings by method')}"
+        text += f"<h3>By method</h3>\n{table(head, rows, 'settings by method')}"
     if same:
-        table = _table(["setting", "value"], same.items(), "settings of all runs")
-        text += f"<details><summary>The same in all runs ({len(same)})</summary>\n{table}</details>\n"
+        listed = table(["setting", "value"], same.items(), "settings of all runs")
+        text += f"<details><summary>The same in all runs ({len(same)})</summary>\n{listed}</details>\n"
     return text
 
 
-def _runs(found: list[facts.Run]) -> str:
+def runs(found: list[facts.Run]) -> str:
     rows = []
     for run in found:
         r = run.result
         last = r.history[-1]["round"] if r.history else 0
         peak = w.size(r.peak_bytes)
         rows.append([w.one_line(run.label), str(r.seed), r.engine, f"{last:,}", w.seconds(r.seconds), peak])
-    text = _table(["method", "seed", "engine", "rounds", "seconds", "peak memory"], rows, "runs")
+    text = table(["method", "seed", "engine", "rounds", "seconds", "peak memory"], rows, "runs")
     prints = {(k, v): None for run in found for k, v in run.fingerprints.items()}
     if prints:
         rows = [["training" if k == "data" else f"evaluated: {k}", v] for k, v in prints]
-        text += f"<h3>Data</h3>\n{_table(['use', 'fingerprint'], rows, 'fingerprints of the data')}"
+        text += f"<h3>Data</h3>\n{table(['use', 'fingerprint'], rows, 'fingerprints of the data')}"
     known = any(run.versions for run in found)
     text += f"<h3>Versions{'' if known else ' when this page was written'}</h3>\n"
-    return text + _table(["name", "version"], facts.versions(found).items(), "versions")
+    return text + table(["name", "version"], facts.versions(found).items(), "versions")
 
 
 def _events(said: dict[str, list[str]]) -> str:
@@ -205,7 +210,7 @@ def _made(comparison: Comparison) -> str:
     return text
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> str:
     top = "".join(f'<th scope="col">{e(h)}</th>' for h in head)
     lines = "".join(
         f'<tr><th scope="row">{_breakable(row[0])}</th>{"".join(f"<td>{e(c)}</td>" for c in row[1:])}</tr>'

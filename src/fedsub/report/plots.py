@@ -7,9 +7,11 @@ global state is left alone. ``narrow=True`` draws for the width of a phone.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -29,19 +31,54 @@ def rounds_plot(comparison: Comparison, metric: str | None = None, *, narrow: bo
     """A metric against rounds: the mean of the seeds, a band from lowest to highest, the target."""
     metric = metric or comparison.metric
     figure, axes = canvas(narrow)
+    handles = draw_rounds(axes, comparison, metric, list(comparison.results), narrow=narrow)
+    if not handles:
+        return nothing(figure, axes, f"no finite {w.words(metric)} was measured")
+    side_labels(figure, axes, _target(comparison, metric))
+    key(figure, list(handles.values()), list(handles), narrow)
+    return figure
+
+
+def panels_plot(panels: Mapping[str, Comparison], *, narrow: bool = False) -> Figure:
+    """Comparisons side by side, one panel each with its own metric against rounds, and one key for all of them."""
+    across = 1 if narrow else min(2, len(panels))
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(4.1, 3.4 * down + 0.7) if narrow else (7.6 if across == 1 else 11.4, 3.9 * down + 0.7))
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    FigureCanvasAgg(figure)
+    places = figure.subplots(down, across, squeeze=False).reshape(-1)
+    order = list(dict.fromkeys(label for found in panels.values() for label in found.results))
+    handles: dict[str, Any] = {}
+    for axes, (title, found) in zip(places, panels.items(), strict=False):
+        axes.set_title(title, fontsize=10.5, color=INK, parse_math=False)
+        drawn = draw_rounds(axes, found, found.metric, order, narrow=narrow)
+        if not drawn:
+            nothing(figure, axes, f"no finite {w.words(found.metric)} was measured")
+            continue
+        handles |= {label: line for label, line in drawn.items() if label not in handles}
+        side_labels(figure, axes, _target(found, found.metric), rows=down)
+    for axes in places[len(panels) :]:
+        axes.set_axis_off()
+    if handles:
+        shown = [label for label in order if label in handles]
+        key(figure, [handles[label] for label in shown], shown, narrow)
+    return figure
+
+
+def draw_rounds(
+    axes: Any, comparison: Comparison, metric: str, order: Sequence[str], *, narrow: bool = False
+) -> dict[str, Any]:
+    """Curves of a metric against rounds; lines by label, {} if there is nothing finite. ``order`` gives the looks."""
     curves = {label: curve(results, metric) for label, results in comparison.results.items()}
     if not any(curves.values()):
-        return nothing(figure, axes, f"no finite {w.words(metric)} was measured")
-    handles = [_draw(axes, i, found) for i, found in enumerate(curves.values())]
-    marks = _target(comparison, metric)
+        return {}
+    handles = {label: _draw(axes, order.index(label), found) for label, found in curves.items()}
     axes.set(xlabel="rounds", ylabel=_wrapped(w.with_unit(metric), narrow))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, **TICKS))
     axes.margins(x=0.02)
-    y_limits(axes, list(curves.values()), [mark.y for mark in marks], metric)
+    y_limits(axes, list(curves.values()), [mark.y for mark in _target(comparison, metric)], metric)
     finish(axes)
-    side_labels(figure, axes, marks)
-    key(figure, handles, list(curves), narrow)
-    return figure
+    return handles
 
 
 def bytes_plot(comparison: Comparison, metric: str | None = None, *, narrow: bool = False) -> Figure:

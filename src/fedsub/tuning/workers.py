@@ -14,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
+from fedsub.callbacks import Callback
 from fedsub.errors import ConfigError, RunError
 from fedsub.tuning.trials import Bench, Job, Trial, perform, read
 
@@ -25,6 +27,8 @@ class Watch:
     """Follows a search; every hook is optional."""
 
     def on_phase(self, title: str, total: int, done: int) -> None: ...
+    def on_jobs(self, jobs: Sequence[Job]) -> None: ...  # those that are to be trained now
+    def on_round(self, name: str, round: int) -> None: ...  # of the job with this name; perhaps in another thread
     def on_trial(self, job: Job, trial: Trial) -> None: ...
     def on_note(self, sentence: str) -> None: ...
 
@@ -32,13 +36,17 @@ class Watch:
 class Crew(AbstractContextManager):
     """Those who train: this process, or ``workers`` others that stay until the end of the phase."""
 
-    def __init__(self, bench: Bench, workers: int):
-        self.bench, self.workers = bench, workers
+    def __init__(self, bench: Bench, workers: int, watch: Watch | None = None):
+        """With ``watch`` its ``on_round`` is called for every round of every trial."""
+        self.bench, self.workers, self.watch = bench, workers, watch
         self._pool: ProcessPoolExecutor | None = None
+        self._said: Any = None
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is None:
             return
+        if self._said is not None:
+            self._said.put(None)
         processes = list((getattr(self._pool, "_processes", None) or {}).values())
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
         if kind is not None:  # Ctrl-C, or an error: what is being trained is trained again on resume
@@ -51,15 +59,44 @@ class Crew(AbstractContextManager):
         """The trials as they are finished."""
         if self._pool is None and (self.workers == 1 or len(jobs) < 2):
             for job in jobs:
-                yield job, perform(self.bench, job)
+                yield job, perform(_told(self.bench, job, self.watch and self.watch.on_round), job)
             return
         _check_portable(self.bench, jobs)
         with _without_interrupt():
             if self._pool is None:
-                self._pool = ProcessPoolExecutor(self.workers, get_context("spawn"), _begin, (self.bench,))
+                context = get_context("spawn")
+                if self.watch is not None:
+                    self._said = context.Queue()
+                    threading.Thread(target=self._listen, daemon=True).start()
+                self._pool = ProcessPoolExecutor(self.workers, context, _begin, (self.bench, self._said))
             futures = {self._pool.submit(_work, job): job for job in jobs}
         for future in as_completed(futures):
             yield futures[future], future.result()
+
+    def _listen(self) -> None:
+        """Pass on what the workers say about their rounds."""
+        assert self.watch is not None
+        while (said := self._said.get()) is not None:
+            self.watch.on_round(*said)
+
+
+class _Rounds(Callback):
+    """Tells the number of every round that is done, and where a resumed run begins."""
+
+    def __init__(self, name: str, tell: Any):
+        self.name, self.tell = name, tell
+
+    def on_start(self, info: dict[str, Any]) -> None:
+        self.tell(self.name, info["first"] - 1)
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        self.tell(self.name, record["round"])
+
+
+def _told(bench: Bench, job: Job, tell: Any) -> Bench:
+    if tell is None:
+        return bench
+    return replace(bench, options={**bench.options, "callbacks": [_Rounds(job.name, tell)]})
 
 
 def run_all(crew: Crew, jobs: Sequence[Job], watch: Watch, title: str) -> dict[str, Trial]:
@@ -71,8 +108,10 @@ def run_all(crew: Crew, jobs: Sequence[Job], watch: Watch, title: str) -> dict[s
         if (trial := read(bench, job)) is not None:
             done[name] = trial
     watch.on_phase(title, len(todo), len(done))
+    open_jobs = [job for name, job in todo.items() if name not in done]
+    watch.on_jobs(open_jobs)
     try:
-        for job, trial in crew.perform([job for name, job in todo.items() if name not in done]):
+        for job, trial in crew.perform(open_jobs):
             done[job.name] = trial
             watch.on_trial(job, trial)
     except BrokenProcessPool as error:
@@ -88,18 +127,19 @@ def run_all(crew: Crew, jobs: Sequence[Job], watch: Watch, title: str) -> dict[s
 
 
 _bench: Bench | None = None
+_said: Any = None
 
 
-def _begin(bench: Bench) -> None:
+def _begin(bench: Bench, said: Any = None) -> None:
     """In a new worker process."""
-    global _bench
+    global _bench, _said
     import torch
 
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _bench = bench
+    _bench, _said = bench, said
 
 
 def _end_with_parent() -> None:
@@ -111,7 +151,7 @@ def _end_with_parent() -> None:
 
 def _work(job: Job) -> Trial:
     assert _bench is not None
-    return perform(_bench, job)
+    return perform(_told(_bench, job, _said and (lambda *said: _said.put(said))), job)
 
 
 @contextmanager

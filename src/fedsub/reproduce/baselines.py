@@ -1,0 +1,65 @@
+"""Models that know the user and the item alone: what DIN has to beat.
+
+An AUC of 0.60 looks like learning, but smoothed means of each user's past labels reach more on the same data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from fedsub.comparing import Comparison
+from fedsub.config import merge, parse
+from fedsub.evaluate import Seen
+from fedsub.metrics import auc
+from fedsub.reproduce.runs import Loaded
+from fedsub.result import mean_std
+
+FEDERATED = "User + item LR, FedSubAvg"
+
+
+@dataclass
+class Baseline:
+    """(mean, standard deviation over seeds or None) by metric."""
+
+    title: str
+    values: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+
+
+def federated(loaded: Loaded) -> Loaded:
+    """The same data and training settings with the user + item model, by FedSubAvg."""
+    raw = loaded.experiment.config.plain()
+    raw["model"], raw["methods"] = {"kind": "user-item"}, {FEDERATED: {"method": "fedsubavg"}}
+    config = parse(merge(raw, {}), "The baseline")
+    return loaded.with_(replace(loaded.experiment, config=config))
+
+
+def of_runs(found: Comparison) -> Baseline:
+    """The federated baseline from its runs."""
+    results = [r for each in found.results.values() for r in each]
+    values: dict[str, tuple[float, float | None]] = {}
+    for metric in found.metrics():
+        mean, std = mean_std([r.best(metric) for r in results])
+        values[metric] = mean, std if len(results) > 1 else None
+    return Baseline(FEDERATED, values)
+
+
+def central(loaded: Loaded) -> list[Baseline]:
+    """Smoothed user means and a central user + item fit, which have no seeds."""
+    from fedsub.models.baselines import baseline_scores
+
+    train, test = loaded.train, loaded.test
+    if test is None or test.label is None:
+        return []
+    import numpy as np
+
+    every = np.arange(test.samples)
+    labels = test.gather(every, [test.label], local=False)[test.label]
+    slices = {
+        n: p.mask(test, every, train) for n, p in loaded.experiment.evaluation().slices.items() if isinstance(p, Seen)
+    }
+    out = []
+    for title, scores in baseline_scores(train, test).items():
+        values: dict[str, tuple[float, float | None]] = {"test.auc": (auc(scores, labels), None)}
+        values |= {f"{n}.auc": (auc(scores[m], labels[m]), None) for n, m in slices.items() if m.any()}
+        out.append(Baseline(title, values))
+    return out

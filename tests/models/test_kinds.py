@@ -8,8 +8,10 @@ import torch
 from worlds import SIZES, trainer_for
 
 import fedsub as fs
+from fedsub.config import MODEL_OPTIONS, Model, parse
+from fedsub.errors import ConfigError
 from fedsub.methods import fedsubavg
-from fedsub.models import make_objective
+from fedsub.models import KINDS, make_objective, options_of
 
 LABEL = "label"
 
@@ -93,3 +95,67 @@ def test_din_takes_the_columns_that_are_there(users, categories):
 
 def test_items_alone_are_enough_for_user_item():
     assert set(train(shop(users=False), "user-item", "batched", {})) == {"items.weight", "bias"}
+
+
+# Options and columns -------------------------------------------------------------------------------
+
+
+def test_settings_know_the_options_of_every_kind():
+    assert {kind: options_of(kind) for kind in KINDS} == MODEL_OPTIONS
+    for kind, options in MODEL_OPTIONS.items():
+        values = {"columns": {}, "bias": True, "faithful": True, "activation": "relu"}
+        given = {name: values.get(name, 2) for name in options}
+        assert Model(kind=kind, **given).options == given
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"kind": "lstm", "bias": True}, 'bias is no option of kind = "lstm"'),
+        ({"kind": "din", "hidden": 3}, 'hidden is no option of kind = "din"'),
+        ({"kind": "user-item", "dim": 3}, 'dim is no option of kind = "user-item"'),
+        ({"kind": "dien"}, '"lr", "embedding", "lstm", "user-item", "din"'),
+        ({"kind": "din", "activation": "gelu"}, '"dice", "prelu", "relu"'),
+    ],
+)
+def test_settings_of_another_kind_are_refused(model, message):
+    with pytest.raises(ConfigError, match=message):
+        parse({"model": model})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("dim", {}, "no built-in model 'dim'.*did you mean 'din'"),
+        ("lstm", {"dims": 3}, "'dims' is no option of the model 'lstm'; did you mean 'dim'"),
+        ("din", {"activation": "dise"}, "no activation 'dise'; did you mean 'dice'"),
+        ("din", {"columns": {"items": "item"}}, "no column for 'items'; did you mean 'item'"),
+        ("din", {"columns": {"item": "itm"}}, "column 'itm', which the data lacks; did you mean 'item'"),
+        ("din", {"columns": {"item": "label"}}, "'label', which holds plain values"),
+        ("din", {"columns": {"item": "history"}}, "expects one id a sample as item, and column 'history' has lists"),
+        ("din", {"columns": {"history": "item"}}, "expects a list of ids a sample as history"),
+        ("din", {"columns": {"category": "item"}}, "needs a column 'category_history'"),
+    ],
+)
+def test_mistakes_are_named(kind, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_objective(shop(), kind, **options)
+
+
+def test_columns_of_other_names():
+    arrays = {"asin": [1, 2, 1, 2], "seen": [[1], [], [2, 1], [1]], "label": [0, 1, 1, 0]}
+    clients = fs.Clients.from_arrays(
+        arrays, offsets=[0, 2, 4], ids={"asin": ["asin", "seen"]}, label="label", sizes={"asin": 3}
+    )
+    with pytest.raises(ConfigError, match=r"needs a column 'item', and the data has asin, seen, label"):
+        make_objective(clients, "din")
+    objective = make_objective(clients, "din", dim=2, columns={"item": "asin", "history": "seen"})
+    assert objective.tables == {"items.weight": ("asin", "seen")}
+    result = fs.run(fedsubavg(clients_per_round=2), objective, clients, rounds=1)
+    assert np.isfinite(result.history[-1]["train.ce"])
+
+
+def test_columns_without_a_use_are_left_out():
+    clients = shop(categories=True)
+    assert make_objective(clients, "user-item").unused == ("history", "category", "category_history")
+    train(clients, "user-item", "batched", {})

@@ -36,6 +36,21 @@ MASKED = -(2.0**32) + 1
 Activation = Callable[[Tensor, Tensor], Tensor]
 
 
+class Dense(nn.Module):
+    """x W + b with W [inputs, units], Glorot-uniform, and b = 0 at the start.
+
+    `nn.Linear` keeps Wᵀ, whose gradient comes out transposed; with many clients a tensor that costs a copy a step.
+    """
+
+    def __init__(self, inputs: int, units: int):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.empty(inputs, units)), nn.Parameter(torch.zeros(units))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
 class Dice(nn.Module):
     """p∘x + (1−p)∘α∘x with p = σ((x − mean) / (std + 1e-9)), std² = mean((x − mean)²) + 1e-9.
 
@@ -79,15 +94,15 @@ class Attention(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.first, self.second, self.third = nn.Linear(4 * width, 80), nn.Linear(80, 40), nn.Linear(40, 1)
+        self.first, self.second, self.third = Dense(4 * width, 80), Dense(80, 40), Dense(40, 1)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         # The first layer without the concatenation [B, T, 4Q]: with W = [Wq, Wk, Wd, Wp] it is
         # q (Wq + Wd) + k (Wk − Wd + diag(q) Wp), a product of k with one small matrix a sample.
-        wq, wk, wd, wp = self.first.weight.chunk(4, 1)
-        fixed = nn.functional.linear(q, wq + wd, self.first.bias).unsqueeze(1)
-        matrix = (wk - wd).t() + q.unsqueeze(2) * wp.t()
-        hidden = (k @ matrix + fixed).sigmoid()
+        wq, wk, wd, wp = self.first.weight.chunk(4)
+        fixed = q @ (wq + wd) + self.first.bias
+        matrix = (wk - wd) + q.unsqueeze(2) * wp
+        hidden = (k @ matrix + fixed.unsqueeze(1)).sigmoid()
         return self.third(self.second(hidden).sigmoid()).squeeze(-1)
 
 
@@ -137,14 +152,12 @@ class DIN(nn.Module):
         width = dim if categories is None else 2 * dim
         total = 4 * width + (0 if users is None else dim)
         self.attention, self.scale = Attention(width), ScaleShift(total)
-        self.layers = nn.ModuleList([nn.Linear(total, 200), nn.Linear(200, 80)])
+        self.layers = nn.ModuleList([Dense(total, 200), Dense(200, 80)])
         self.activations = nn.ModuleList([ACTIVATIONS[activation](200), ACTIVATIONS[activation](80)])
-        self.out = nn.Linear(80, 2)
-        for part in self.modules():
-            if isinstance(part, nn.Linear | nn.Embedding):
-                nn.init.xavier_uniform_(part.weight)
-            if isinstance(part, nn.Linear):
-                nn.init.zeros_(part.bias)
+        self.out = Dense(80, 2)
+        for table in (self.users, self.items, self.categories):
+            if table is not None:
+                nn.init.xavier_uniform_(table.weight)
 
     def forward(self, batch: Batch) -> Tensor:
         names = self.columns

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from fedsub.comparing import Comparison
 from fedsub.config import merge, parse
-from fedsub.evaluate import Seen
 from fedsub.metrics import auc
+from fedsub.models.baselines import baseline_scores
 from fedsub.reproduce.runs import Loaded
 from fedsub.result import mean_std
 
 FEDERATED = "User + item LR, FedSubAvg"
+TITLES = {
+    "user means": "Smoothed user means",
+    "item means": "Smoothed item means",
+    "ridge": "User + item ridge, central",
+}
 
 
 @dataclass
@@ -45,15 +52,11 @@ def of_runs(found: Comparison) -> Baseline:
 
 def central(loaded: Loaded) -> list[Baseline]:
     """Smoothed user means and a central user + item fit, which have no seeds."""
-    from fedsub.models.baselines import baseline_scores
-
     train, test = loaded.train, loaded.test
     if test is None or test.label is None:
         return []
-    import numpy as np
-
     every = np.arange(test.samples)
-    labels = test.gather(every, [test.label], local=False)[test.label]
+    labels = np.asarray(test.columns[test.label].values)
     slices = {
         n: p.mask(test, every, train) for n, p in loaded.experiment.evaluation().slices.items() if isinstance(p, Seen)
     }
@@ -61,5 +64,5 @@ def central(loaded: Loaded) -> list[Baseline]:
     for title, scores in baseline_scores(train, test).items():
         values: dict[str, tuple[float, float | None]] = {"test.auc": (auc(scores, labels), None)}
         values |= {f"{n}.auc": (auc(scores[m], labels[m]), None) for n, m in slices.items() if m.any()}
-        out.append(Baseline(title, values))
+        out.append(Baseline(TITLES.get(title, title), values))
     return out

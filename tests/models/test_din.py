@@ -205,7 +205,9 @@ def test_evaluation_reports_both_conventions():
     clients = shop()
     objective = make_objective(clients, "din", dim=3)
     assert measured(objective.loss) == measured(Binary())
-    result = fs.run(fedsubavg(clients_per_round=3), objective, clients, rounds=1, evaluate=fs.Evaluate(every=1))
+    result = fs.run(
+        fedsubavg(clients_per_round=3), objective, clients, rounds=1, engine="serial", evaluate=fs.Evaluate(every=1)
+    )
     row = result.history[0]
     assert row["train.ce"] == pytest.approx(math.log(2), abs=0.02)
     assert row["train.half_ce"] == pytest.approx(row["train.ce"] / 2)

@@ -151,7 +151,7 @@ def test_columns_of_other_names():
         make_objective(clients, "din")
     objective = make_objective(clients, "din", dim=2, columns={"item": "asin", "history": "seen"})
     assert objective.tables == {"items.weight": ("asin", "seen")}
-    result = fs.run(fedsubavg(clients_per_round=2), objective, clients, rounds=1)
+    result = fs.run(fedsubavg(clients_per_round=2), objective, clients, rounds=1, engine="serial")
     assert np.isfinite(result.history[-1]["train.ce"])
 
 

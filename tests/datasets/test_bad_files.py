@@ -105,6 +105,11 @@ CASES: dict[str, Case] = {
     "only a header": (
         SMALL, lambda r, t: write(r[SMALL] / "ratings.csv", "userId,movieId,rating,timestamp\n").parent, "no rows",
     ),
+    "a hole in a Parquet file": (
+        CRITIC,
+        lambda r, t: table(t / "reviews.parquet", client_id=[1, 1], label=[0, 1], text=["a", None]),
+        r"column 'text' is empty in row 1 \(counted from 0\)",
+    ),
     "an empty table": (
         CART,
         lambda r, t: table(t / "p" / "interactions.parquet", client_id=[], item_id=[], event=[]),

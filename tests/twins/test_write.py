@@ -146,15 +146,13 @@ def test_other_peoples_folders_are_kept(tmp_path):
 
 
 def test_the_command(tmp_path):
-    import typer
+    from fedsub.cli import app
 
-    from fedsub.cli.generate import generate
-
-    app = typer.Typer()
-    app.command()(generate)
-    run = CliRunner().invoke(app, ["movielens-like", "--scale", "0.02", "--to", str(tmp_path / "twin")])
+    run = CliRunner().invoke(app, ["data", "generate", "movielens-like", "--scale", "0.02", "--to", f"{tmp_path}/twin"])
     assert run.exit_code == 0
     assert "121 clients, 20,004 samples" in run.output
     assert len(Clients.open(tmp_path / "twin" / "train")) == 121
-    wrong = CliRunner().invoke(app, ["movielens-lik", "--to", str(tmp_path / "other")])
-    assert "did you mean 'movielens-like'" in str(wrong.exception)
+    wrong = CliRunner().invoke(app, ["data", "generate", "movielens-lik", "--to", f"{tmp_path}/other"])
+    assert wrong.exit_code == 2
+    assert "did you mean 'movielens-like'" in wrong.output
+    assert left(tmp_path) == ["twin"]

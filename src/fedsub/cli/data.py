@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsub.cli.generate import generate
 from fedsub.errors import DataError, DownloadError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Public data sets: what there is, how to get it, what a directory holds.",
 )
+app.command()(generate)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set; `fedsub data list` shows them.")]
 To = Annotated[Path | None, typer.Option("--to", help="Where to save it. Default: the cache.", metavar="DIR")]

@@ -42,7 +42,7 @@ class AmazonPlan:
         self.weights = draws.cumulated(weights)
         self.given = self._given(draw, ids)
         self.cluster = draw.integers(0, CLUSTERS, items + 1)
-        self.mood = draw.normal(0, 0.6, clients)
+        self.mood = draw.normal(0, 0.9, clients)
         self.quality = draw.normal(0, 0.8, items + 1)
         first = min(clients, 1024)  # users are in no order, so these stand for all
         parts = self._parts(0, first)

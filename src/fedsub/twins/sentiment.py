@@ -22,7 +22,7 @@ SHORTEST, LONGEST = 3, 23  # words of a text
 ONCE = 0.4  # share of the vocabulary that is used by one client, in one text
 COMMON = 0.01  # share of the other words that strangers do not use, and that say nothing
 NEGATING = 4  # of the common words
-TELLING, STRENGTH = 0.35, 1.1  # share of the other words with a polarity, and its standard deviation
+TELLING, STRENGTH = 0.35, 1.6  # share of the other words with a polarity, and its standard deviation
 POSITIVE = 0.5
 LENGTH, WORD, OPENING, FELT = range(1, 5)  # purposes of draws
 

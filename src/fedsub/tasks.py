@@ -116,10 +116,10 @@ _DIN: dict[str, Any] = {
     },
 }  # fmt: skip
 _AMAZON: dict[str, Any] = {**_DIN, "split": {"by": "column", "column": "holdout"}}
-_TAOBAO: dict[str, Any] = {**_DIN, "split": {"by": "random", "train": 0.8, "seed": 0}}
+_TAOBAO: dict[str, Any] = {**_DIN, "split": {"by": "random", "train": 0.8, "seed": 0}}  # it has no times
 # The paper's batch of 32, and the released code's clipping at 0.1.
 _ALIBABA: dict[str, Any] = {
-    **_TAOBAO,
+    **_AMAZON,
     "train": {**_DIN["train"], "batch_size": 32, "clip_norm": 0.1},
     "evaluate": {**_DIN["evaluate"], "every": 5, "samples": {"train": 2_000, "test": 20_000}},
 }
@@ -130,7 +130,7 @@ REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "sentiment140": ("Sentiment140, mood of tweets by their authors", _SENTIMENT),
     "rotten-tomatoes-critics": ("film critics' lines, a stand-in for Sentiment140", _SENTIMENT),
     "amazon-electronics": ("Amazon Electronics, five stars or fewer", _AMAZON),
-    "taobao-user-behaviour": ("Taobao, views and what followed", _TAOBAO),
+    "taobao-user-behaviour": ("Taobao, viewed or drawn at random", _ALIBABA),
     "taobao-cart-buy": ("Taobao, bought or only put into the cart", _TAOBAO),
 }
 TWINS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -57,9 +57,8 @@ def central(loaded: Loaded) -> list[Baseline]:
         return []
     every = np.arange(test.samples)
     labels = np.asarray(test.columns[test.label].values)
-    slices = {
-        n: p.mask(test, every, train) for n, p in loaded.experiment.evaluation().slices.items() if isinstance(p, Seen)
-    }
+    parts = loaded.experiment.evaluation().slices.items()
+    slices = {name: part.mask(test, every, train) for name, part in parts if part.split == "test"}
     out = []
     for title, scores in baseline_scores(train, test).items():
         values: dict[str, tuple[float, float | None]] = {"test.auc": (auc(scores, labels), None)}

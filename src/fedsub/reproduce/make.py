@@ -80,7 +80,7 @@ def reproduce(request: Request, watch: Watch | None = None, note: Callable[[str]
 
 def _table1(request: Request, note: Callable[[str], object]) -> Outcome:
     found: list[tuple[Study, str, Clients]] = []
-    absent = []
+    absent, scaled = [], []
     for study in studies.get(request.task):
         task = studies.choose(study, request.data, request.twin)
         if task is None and request.data is None:
@@ -89,13 +89,15 @@ def _table1(request: Request, note: Callable[[str], object]) -> Outcome:
             absent.append(f"{study.name}: no {' or '.join(study.data)} in {request.data}; left out.")
             continue
         note(f"Reading {task}")
-        scale = request.scale if task == study.twin else None
+        scale = studies.twin_scale(study, task, request.scale)
         loaded = studies.experiment(f"table2_{study.name}_stated", task, request.data, scale, {})
         found.append((study, task, loaded.clients()))
+        if scale is not None:
+            scaled.append(f"{task} is made at {scale:g} of the published size.")
     if not found:
         raise studies.missing(studies.get(request.task)[0], request.data)
     made = table1.table(found)
-    made.notes += absent
+    made.notes += scaled + absent
     return Outcome([made])
 
 
@@ -126,12 +128,15 @@ def _study(
 ) -> tuple[Table, Comparison]:
     name = f"table2_{study.name}_{request.protocol}" if request.compares_methods else f"table3_{study.name}"
     changes: dict[str, Any] = {"train": {"rounds": request.rounds}} if request.rounds is not None else {}
-    experiment = studies.experiment(name, task, request.data, request.scale, changes)
+    scale = studies.twin_scale(study, task, request.scale)
+    experiment = studies.experiment(name, task, request.data, scale, changes)
     if request.methods:
         methods = select(experiment.config.methods, list(request.methods))
         experiment = studies.changed(experiment, methods)
     note(f"{study.name}: reading {task}")
     loaded = Loaded.read(experiment)
+    if scale is not None:
+        loaded.notes.append(f"{task} is made at {scale:g} of the published size.")
     note(f"{study.name}: {len(loaded.train):,} clients, {loaded.train.samples:,} training samples")
     seeds = list(range(request.seeds)) if isinstance(request.seeds, int) else request.seeds
     if request.compares_methods and request.protocol == "tuned":

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from fedsub.cli.experiment import Experiment
+from fedsub.cli.experiment import Experiment, normal
 from fedsub.comparing import Comparison
 from fedsub.data import Clients
 from fedsub.errors import RunError
@@ -104,7 +104,7 @@ class Workshop:
         settings = experiment.settings(len(train))
         methods = {label: {"method" if k == "name" else k: v for k, v in s.items()} for label, s in settings.items()}
         found = tune(
-            methods, Model(experiment, train), train, grid=search.grid, rounds=config.train.rounds,
+            methods, Model(experiment, train), train, grid=_axes(search.grid, methods), rounds=config.train.rounds,
             validation=held_out, seeds=config.train.seed_list, search=search.search, trials=search.trials,
             select=search.select, target=config.run.target, workers=self.workers, out=self._search(loaded, methods),
             resume=True, evaluate=replace(experiment.evaluation(), slices={}), engine=_engine(experiment),
@@ -131,6 +131,13 @@ def with_settings(experiment: Experiment, found: Tuning) -> Experiment:
 def _told(found: Tuning, title: str) -> list[str]:
     chosen = "; ".join(f"{label}: {setting.words}" for label, setting in found.chosen.items())
     return [f"{title}: chosen by {found.criterion.title}, {chosen}", *found.notes]
+
+
+def _axes(grid: list[str], methods: dict[str, Any]) -> list[str]:
+    """The axes of the grid without those for methods that are not searched now."""
+    known = {normal(name) for label, s in methods.items() for name in (label, s["method"])}
+    owners = [(axis, axis.partition("=")[0].rpartition(".")[0]) for axis in grid]
+    return [axis for axis, owner in owners if not owner or normal(owner) in known]
 
 
 def _engine(experiment: Experiment) -> str:

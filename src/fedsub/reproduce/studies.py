@@ -22,6 +22,7 @@ class Study:
     data: tuple[str, ...]
     twin: str
     features: tuple[str, ...] | None = None
+    scale: float = 1.0  # of the twin, if nobody says
     auc: bool = False  # the target is on the AUC of the test split
     differs: dict[str, str] = field(default_factory=dict)
 
@@ -46,7 +47,7 @@ STUDIES: dict[str, Study] = {
             "amazon-electronics": "the paper's training part only (its test part is not public): tested on each "
             "client's last 20 %; the paper counts the padding id as a client",
         }),
-        Study("alibaba", ("taobao-cart-buy",), "alibaba-like", auc=True, differs={
+        Study("alibaba", ("taobao-cart-buy",), "alibaba-like", scale=0.1, auc=True, differs={
             "taobao-cart-buy": "a small stand-in: carts and purchases of public Taobao data; the paper's are private",
         }),
     )
@@ -85,6 +86,14 @@ def missing(study: Study, folder: Path | None) -> ConfigError:
 def difference(study: Study, task: str) -> str:
     """What is not as in the paper, about the data."""
     return study.differs.get(task, TWIN)
+
+
+def twin_scale(study: Study, task: str, asked: float | None) -> float | None:
+    """The size of generated data; None for real data and for the published size."""
+    if task != study.twin:
+        return None
+    scale = study.scale if asked is None else asked
+    return None if scale == 1 else scale
 
 
 def experiment_file(name: str) -> Path:

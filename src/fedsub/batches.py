@@ -73,7 +73,7 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
     if real.all():
         weights = np.full(place.shape, 1.0 / size, np.float32)
     else:
-        weights = (real / np.maximum(real.sum(2, keepdims=True), 1)).astype(np.float32)
+        weights = real * (1.0 / np.maximum(real.sum(2, keepdims=True), 1)).astype(np.float32)
     return Batches(clients.offsets[cohort.clients][:, None, None] + place, weights, steps)
 
 

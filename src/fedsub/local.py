@@ -118,6 +118,11 @@ class SGD(_Solver):
         """Whether a step is a function of tensors alone: then it can be compiled."""
         return self.momentum == 0 and self.schedule is None
 
+    @property
+    def linear(self) -> bool:
+        """Whether a step adds −rate · gradient and nothing else."""
+        return not (self.momentum or self.weight_decay or self.clip_norm is not None or self.groups)
+
     def init(self, params: Tree) -> Any:
         return {n: torch.zeros_like(p) for n, p in params.items()} if self.momentum else None
 

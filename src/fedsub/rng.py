@@ -24,27 +24,28 @@ _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 def mix(x: Any) -> Any:
     """A bijection of 64-bit words (a scalar or an array of uint64) that looks random."""
-    with np.errstate(over="ignore"):
-        x = x + _GOLDEN
-        x ^= x >> _30
-        x *= _M1
-        x ^= x >> _27
-        x *= _M2
-        x ^= x >> _31
-        return x
+    if not isinstance(x, np.ndarray):  # numpy warns when a single number overflows, not when an array does
+        return np.uint64(_mix_one(int(x)))
+    x = x + _GOLDEN
+    x ^= x >> _30
+    x *= _M1
+    x ^= x >> _27
+    x *= _M2
+    x ^= x >> _31
+    return x
 
 
 def key(*parts: int | Array) -> Any:
     """Fold integers (or broadcastable integer arrays) into one 64-bit key each."""
     out: Any = 0
-    with np.errstate(over="ignore"):
-        for part in parts:
-            if isinstance(part, int) and isinstance(out, int):  # Python integers are much faster than scalars
-                out = _mix_one(((out * _FOLD) ^ part) & _WORD)
-            else:
-                # Two's complement keeps negative values distinct.
-                word = np.asarray(part).astype(np.int64, copy=False).view(np.uint64)
-                out = mix((np.uint64(out) if isinstance(out, int) else out) * np.uint64(_FOLD) ^ word)
+    for part in parts:
+        if isinstance(out, int) and not isinstance(part, np.ndarray):  # Python integers are faster than scalars
+            out = _mix_one(((out * _FOLD) ^ int(part)) & _WORD)
+            continue
+        # Two's complement keeps negative values distinct.
+        word = np.asarray(part).astype(np.int64, copy=False).view(np.uint64)
+        folded = np.uint64(out * _FOLD & _WORD) if isinstance(out, int) else out * np.uint64(_FOLD)
+        out = mix(folded ^ word)
     return np.uint64(out) if isinstance(out, int) else out
 
 

@@ -30,7 +30,10 @@ from fedsub.errors import ConfigError
         ({"train": 3}, "train is 3, expected a table."),
         ({"data": {"tables": 3}}, "data.tables is 3, expected a list of names or a table."),
         ({"methods": {"fedavg": 3}}, "methods.fedavg is 3, expected a table."),
-        ({"split": {"by": "tim"}}, """split.by is the text 'tim', expected "random", "time", "last", "ending", "column", "none"."""),
+        (
+            {"split": {"by": "tim"}},
+            """split.by is the text 'tim', expected "random", "time", "last", "ending", """,
+        ),
         ({"split": {"by": "time"}}, "needs split.column"),
         ({"model": {"dim": 3}}, """dim is no option of kind = "lr"."""),
         ({"task": "a", "data": {"client": "u"}}, "brings its own data, so data.client has no meaning"),

@@ -160,6 +160,10 @@ class Batched:
             self._compiled[at] = CompiledSteps(traced, names, len(self.problem.tables), job.method, total)
         steps = self._compiled[at]
         sent = list(packed.sent.values())
+        if steps.unroll == total:
+            columns = list(packed.columns.values())
+            leaves, lost = steps.run(sent, sent, packed.group, packed.offsets, columns, packed.weights, words)
+            return dict(zip(names, leaves, strict=True)), lost.double()
         leaves, losses = sent, []
         for low in range(0, total, steps.unroll):
             span = slice(low, low + steps.unroll)

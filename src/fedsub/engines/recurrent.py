@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN written in operations that vmap understands.
 
 ``nn.LSTM`` and kin call fused kernels that cannot be mapped over clients; these functions take the same
-arguments and give the same numbers (to rounding), one time step after the other.
+arguments and give the same numbers (to rounding).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from fedsub.engines.lstm import lstm_layer
 
 Dropout = Callable[[Tensor, float], Tensor]
 
@@ -61,16 +63,20 @@ def recurrent(
             k = layer * directions + way
             wi, wh, *b = weights[k * per_layer : (k + 1) * per_layer]
             bi, bh = b if has_biases else (None, None)
+            h, c = hx[0][k], hx[1][k] if kind == "lstm" else None
+            if c is not None:
+                bias = wi.new_zeros(len(wi)) if bi is None or bh is None else bi + bh
+                y, h, c = lstm_layer(x if way == 0 else x.flip(0), h, c, wi, wh, bias)
+                outputs.append(y if way == 0 else y.flip(0))
+                last_h.append(h)
+                last_c.append(c)
+                continue
             # One product projects the inputs of all time steps.
             projected = _affine(x, wi, bi)
-            h, c = hx[0][k], hx[1][k] if kind == "lstm" else None
             steps = range(len(x)) if way == 0 else range(len(x) - 1, -1, -1)
             seen: dict[int, Tensor] = {}
             for t in steps:
-                if kind == "lstm":
-                    assert c is not None
-                    h, c = lstm_cell(projected[t], h, c, wh, bh)
-                elif kind == "gru":
+                if kind == "gru":
                     h = gru_cell(projected[t], h, wh, bh)
                 else:
                     h = projected[t] + _affine(h, wh, bh)
@@ -78,7 +84,6 @@ def recurrent(
                 seen[t] = h
             outputs.append(torch.stack([seen[t] for t in range(len(x))]))
             last_h.append(h)
-            last_c.append(c)
         x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
         if dropout and train and layer < num_layers - 1:
             # Masks follow positions with the batch first: a sample's mask must not depend on the batch's size.

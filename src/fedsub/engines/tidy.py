@@ -36,6 +36,43 @@ def scatter(graph: Graph) -> None:
     graph.eliminate_dead_code()
 
 
+def loosen(graph: Graph, tables: int) -> None:
+    """Hand out the gradient of each table not added up: a list of (ids [n], rows [n, …]), one pair a lookup.
+
+    For updates that add a multiple of the gradient: adding row by row spares a gradient as large as the table.
+    A table whose gradient does not come from lookups alone keeps it whole.
+    """
+    out = graph.output_node()
+    (results,) = out.args
+    assert isinstance(results, tuple | list)
+    losses, *grads = results
+    for position, node in enumerate(grads[:tables]):
+        if isinstance(node, Node) and (lookups := _lookups(node)):
+            with graph.inserting_before(out):
+                grads[position] = [_flat_lookup(graph, lookup) for lookup in lookups]
+    out.args = ((losses, *grads),)
+    graph.eliminate_dead_code()
+
+
+def _lookups(node: Node) -> list[Node]:
+    """The lookups whose gradients sum up to ``node``; [] if it is anything else."""
+    if node.target is aten.embedding_dense_backward.default and node.args[3] == -1 and not node.args[4]:
+        return [node]
+    if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
+        return []
+    parts = [_lookups(part) if isinstance(part, Node) else [] for part in node.args]
+    return [*parts[0], *parts[1]] if all(parts) else []
+
+
+def _flat_lookup(graph: Graph, node: Node) -> tuple[Node, Node]:
+    grad, ids = node.args[:2]
+    assert isinstance(grad, Node)
+    assert isinstance(ids, Node)
+    count, width = ids.meta["val"].numel(), node.meta["val"].shape[1:]
+    where = graph.call_function(aten.reshape.default, (ids, [count]))
+    return where, graph.call_function(aten.reshape.default, (grad, [count, *width]))
+
+
 def _drop_if_idle(node: Node) -> bool:
     """x·1, and views of the shape that is there already."""
     source = node.args[0] if node.args else None

@@ -14,6 +14,7 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from fedsub.engines.inplace import overwrite
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.rewrite import Rewrite
 from fedsub.engines.steady import steady
-from fedsub.engines.tidy import scatter, tidy
+from fedsub.engines.tidy import loosen, scatter, tidy
 from fedsub.problem import Problem
 
 # Primes far above any batch, width or chunk; one per table so that sizes cannot be confused.
@@ -41,7 +42,9 @@ class Traced:
 
     run: Callable[..., tuple[Tensor, ...]]
     plain: Callable[..., tuple[Tensor, ...]]  # the same before it was fitted to eager execution, for a compiler
+    loose: Callable[..., tuple[Any, ...]]  # `plain` with the tables' gradients as lists of (ids, rows), see `loosen`
     operations: int
+    width: int  # the longest row (last dimension) that an operation writes
     bytes_per_client: int  # what the operations of one step write, a measure of the cache they need
 
 
@@ -112,13 +115,16 @@ def trace(
     _free_rows(graph, n_tables)
     plain = copy.deepcopy(graph)
     plain.recompile()
+    loose = copy.deepcopy(graph)
+    loosen(loose.graph, n_tables)
+    loose.recompile()
     scatter(graph.graph)
     steady(graph.graph, c)
     overwrite(graph.graph)
     graph.recompile()
     calls = [n for n in graph.graph.nodes if n.op == "call_function"]
     footprint = sum(_nbytes(n.meta.get("val")) for n in calls if not _is_view(n))
-    return Traced(_function(graph), plain.forward, len(calls), max(1, footprint // c))
+    return Traced(_function(graph), plain.forward, loose.forward, len(calls), _width(calls), max(1, footprint // c))
 
 
 def _inputs(problem: Problem, data: dict[str, Tensor]):
@@ -175,6 +181,11 @@ def _is_view(node: Node) -> bool:
     """Whether the operation hands out its input's memory instead of writing."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def _width(calls: Sequence[Node]) -> int:
+    values = [n.meta.get("val") for n in calls]
+    return max((v.shape[-1] for v in values if isinstance(v, Tensor) and v.ndim > 1), default=1)
 
 
 def _nbytes(value) -> int:

@@ -35,6 +35,8 @@ def _twin(name: str, folder: Path | None, scale: float | None, options: dict[str
     from fedsub.twins import TWINS
 
     if folder is not None:
+        if cut_before(folder):
+            raise ConfigError(f"{folder} holds train and test apart; name one of them, or use fedsub run or compare.")
         if not _saved(folder):
             raise ConfigError(
                 f"The task {name} is generated; {folder} holds no data that were generated before. Leave --data "
@@ -72,6 +74,11 @@ def _saved(folder: Path) -> bool:
     from fedsub.data.store import MANIFEST
 
     return (folder / MANIFEST).is_file()
+
+
+def cut_before(folder: Path) -> bool:
+    """Whether the folder holds a twin's train and test parts, as `Twin.write` leaves them."""
+    return _saved(folder / "train") and _saved(folder / "test")
 
 
 def present(name: str, folder: Path | None) -> bool:

@@ -75,6 +75,15 @@ class Experiment:
             sizes=data.sizes,
         )
 
+    def parts(self) -> tuple[Clients, Clients | None]:
+        """(train, test): cut from all data, or as a twin was written, in two directories."""
+        from fedsub.data import Clients
+
+        path = self.path()
+        if self.config.task in tasks.TWINS and path is not None and tasks.cut_before(path):
+            return self._features(Clients.open(path / "train")), self._features(Clients.open(path / "test"))
+        return self.split(self.clients())
+
     def split(self, clients: Clients) -> tuple[Clients, Clients | None]:
         """(train, test); plain columns that are no features, such as the time to split by, are dropped."""
         train, test = self._cut(clients)

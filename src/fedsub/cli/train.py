@@ -35,7 +35,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         target = _target(config.run.target)
         experiment.methods(1)  # mistakes in settings come before minutes of reading
         _device(config.run.device)
-        clients, test = experiment.split(experiment.clients())
+        clients, test = experiment.parts()
         methods = experiment.methods(len(clients))
         for label, method in methods.items():
             try:
@@ -46,7 +46,8 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         own = config.model.objective is not None  # try it now: mistakes show before anything is written
         loss = objective(config.train.seed_list[0]).loss if own else None
         if target is not None:
-            _check_metric(target, loss, test is not None)
+            splits = ["train", *(["test"] if test is not None else []), *config.evaluate.slices]
+            _check_metric(target, loss, splits)
     if not methods:
         raise ConfigError("No method is named; give --methods fedavg,fedsubavg or a [methods] table.")
     folder.write(out, command, experiment, experiment.settings(len(clients)))
@@ -181,12 +182,12 @@ def _target(text: str | None) -> Target | None:
     return None if text is None else Target.parse(text)
 
 
-def _check_metric(target: Target, loss: Loss | None, tested: bool) -> None:
+def _check_metric(target: Target, loss: Loss | None, splits: list[str]) -> None:
     """A target on a metric that is never measured would be missed without a word. No loss: a built-in model's."""
     from fedsub.losses import Binary, measured
 
     kinds = measured(Binary() if loss is None else loss)
-    known = [f"{split}.{kind}" for split in (("train", "test") if tested else ("train",)) for kind in kinds]
+    known = [f"{split}.{kind}" for split in splits for kind in kinds]
     if target.metric not in known:
         raise ConfigError(f"The target {target} is about {target.metric!r}; {nearest(target.metric, known)}")
 

@@ -40,7 +40,8 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, wi: Tensor, wh: Tensor, b: Tensor) -> 
         flat = x[group].reshape(len(here), steps * batch, -1)
         torch.baddbmm(b[group].unsqueeze(1), flat, wi[group].transpose(1, 2), out=here.view(len(here), -1, 4 * hidden))
         here[..., cell_rows].mul_(2)
-        across = wh[group].transpose(1, 2).contiguous()  # copied once, so that each product takes half the time
+        # Copied once, so that each product takes half the time.
+        across = wh[group].transpose(1, 2).clone(memory_format=torch.contiguous_format)
         across[:, :, cell_rows].mul_(2)
         before, cell, product = h[group], c[group], x.new_empty(len(here), batch, 4 * hidden)
         for gate, i, f, s, o, out, now, tanh in zip(
@@ -74,7 +75,7 @@ def lstm_backward(
         coming, passed = dy[group].unbind(1), None if dcells is None else dcells[group].unbind(1)
         of_cell, of_out = (part.unbind(1) for part in dz.view(*here.shape[:3], 4, hidden).split((3, 1), 3))
         steps_dz, steps_f, steps_through = dz.unbind(1), here[..., hidden : 2 * hidden].unbind(1), through.unbind(1)
-        grown = coming[-1].clone()
+        grown = coming[-1].clone(memory_format=torch.contiguous_format)
         for t in range(steps - 1, -1, -1):
             later.addcmul_(grown, steps_through[t])
             if passed is not None:

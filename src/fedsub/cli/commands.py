@@ -14,8 +14,8 @@ What = Annotated[
     str,
     typer.Argument(
         metavar="WHAT",
-        help="A task (such as movielens-like, movielens-1m, amazon-electronics), a data file (.csv, .tsv, .parquet), a directory written by "
-        "Clients.save, or a .toml file.",
+        help="A task (such as movielens-like, movielens-1m, amazon-electronics), a data file (.csv, .tsv, .parquet), "
+        "a directory written by Clients.save, or a .toml file.",
         show_default=False,
     ),
 ]

@@ -13,7 +13,6 @@ import typer
 
 from fedsub.cli.progress import bars
 from fedsub.cli.show import View
-from fedsub.errors import RunError
 from fedsub.report.words import duration
 from fedsub.reproduce import Request
 from fedsub.reproduce import reproduce as make
@@ -104,8 +103,6 @@ def run(request: Request, view: View) -> None:
         again = shlex.join(["fedsub", *sys.argv[1:]])
         view.stopped(f"Stopped; what was trained is kept in {request.out}. Go on with the same command: {again}")
         raise typer.Exit(130) from None
-    except RunError:
-        raise
     for table in outcome.tables:
         view.line("\n" + table.text())
     view.line(f"Page, table and curves: {outcome.folder}")

@@ -15,8 +15,7 @@ from fedsub.reproduce.studies import Study, difference
 from fedsub.reproduce.tables import Table
 from fedsub.result import Result, Target, mean_std
 
-# What is shown after the rounds, if it was measured. A metric "x, both" has its half beside it.
-LOSSES = ("train.ce", "train.half_ce", "test.ce", "test.half_ce")
+# What is shown after the rounds, if it was measured.
 NAMES = {
     "test.auc": "best test AUC",
     "test_seen.auc": "best test AUC, items seen in training",
@@ -125,6 +124,6 @@ def _notes(study: Study, task: str, found: Comparison) -> list[str]:
         "seeds; “200+” is not within 200 rounds. The paper has one run of each."
     )
     if paper.loss:
-        out.append(f"The paper's loss is a {paper.loss}." if not paper.loss.startswith("cross") else paper.loss)
+        out.append(f"The paper's loss is a {paper.loss}.")
     out.append("ce is the cross-entropy in nats, half_ce its half. Best values are of all evaluated rounds.")
     return [*out, *(w.one_line(note) for note in found.notes)]

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.servers import Adagrad, Adam, Add, FrequencyAware, ScaffoldHistory, TorchOptimiser, Yogi
+from fedsub.servers.fading import fading, usable
 
 DOUBLE = torch.float64
 OPTIMISERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
@@ -251,13 +252,23 @@ def test_one_long_gap_is_dense(server, monkeypatch) -> None:
     assert all(torch.equal(v, before[k]) for k, v in (params | state).items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
-def test_adam_stops_where_nothing_is_left_to_add(dtype) -> None:
-    server, ratio, half_digit = Adam(), 0.9 / 0.99**0.5, torch.finfo(dtype).eps / 2
-    terms = server._terms(dtype)
-    assert ratio**terms / (1 - ratio) <= half_digit < ratio ** (terms - 1) / (1 - ratio)
-    assert Adam(beta1=0.9, beta2=0.81)._terms(dtype) == math.inf
-    assert Adam(beta1=0.9, beta2=0.0)._terms(dtype) == math.inf
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 3e-8), (DOUBLE, 3e-12)], ids=str)
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.99), (0.9, 0.999), (0.5, 0.3), (0.98, 0.99), (0.1, 0.999)])
+def test_adams_fading_is_its_sum(beta1, beta2, dtype, digits) -> None:
+    """Σ_{j=1..k} β1^j / (β2^{j/2} u + 1), term by term, for sizes and gaps of all orders."""
+    size = torch.logspace(-12, 8, 200, dtype=DOUBLE)
+    assert usable(beta1, beta2)
+    for gap in (0, 1, 2, 7, 60, 5000):
+        j = torch.arange(1, gap + 1, dtype=DOUBLE)[:, None]
+        expected = (beta1**j / (beta2 ** (j / 2) * size + 1)).sum(0)
+        found = fading(beta1, beta2, dtype).sum(size, torch.full((200,), gap))
+        torch.testing.assert_close(found, expected, rtol=digits, atol=0)
+
+
+def test_where_adams_fading_would_lose_digits_it_is_not_used() -> None:
+    assert not usable(0.9, 0.81)  # later terms may grow
+    assert not usable(0.9, 0.0)
+    assert not usable(0.999, 0.9999)  # a table of too many terms
 
 
 # ---------------------------------------------------------------------- what a step touches

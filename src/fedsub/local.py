@@ -13,6 +13,8 @@ from fedsub.errors import MethodError
 from fedsub.patterns import Groups, check_groups, matching, setting
 from fedsub.schedules import Schedule
 
+_TINY = 1e-30  # far below eps² of Adam
+
 
 @dataclass(frozen=True)
 class _Solver:
@@ -81,6 +83,10 @@ class _Solver:
             square = work.group.squares(names[0], grads[names[0]])
             for n in names[1:]:
                 square = square + work.group.squares(n, grads[n])
+            # Where nobody is clipped, all are multiplied by one. The margin keeps a client from being multiplied or
+            # not depending on who shares its tensors.
+            if not torch.compiler.is_compiling() and float(square.max()) <= clip * clip * 0.999:
+                continue
             shrink = (clip / square.sqrt().clamp_min_(1e-30)).clamp_max_(1.0)
             for n in names:
                 grads[n] = grads[n] * work.group.spread(shrink, n, grads[n])
@@ -169,7 +175,8 @@ class Adam(_Solver):
         torch._foreach_addcmul_(squares, flat, flat, value=1 - self.beta2)
         # (m / first) / (√(v / second) + eps) = (√second / first) · m / (√v + √second · eps)
         for square, root in zip(squares, below, strict=True):  # into memory that is there already
-            torch.sqrt(square, out=root)
+            # Some processors take twenty times as long for the root of zero, which most rows of a table have.
+            torch.add(square, _TINY, out=root).sqrt_()
         torch._foreach_add_(below, self.eps * second**0.5)
         for mean, root in zip(means, below, strict=True):
             torch.div(mean, root, out=root)

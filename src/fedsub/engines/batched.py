@@ -240,6 +240,8 @@ def _mean_gradient(gradient, params: Tree, at: Tree, packed: Packed, batches: li
         out = grads if out is None else {n: out[n].add_(g) for n, g in grads.items()}
     assert out is not None
     assert work.steps is not None
+    if steps is None:
+        return {n: g.mul_(1.0 / len(batches)) for n, g in out.items()}
     return {n: g * group.spread(1.0 / work.steps.to(g.dtype), n, g) for n, g in out.items()}
 
 

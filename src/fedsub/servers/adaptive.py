@@ -15,16 +15,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree, take_rows
+from fedsub.core import Tree
 from fedsub.patterns import Groups
-from fedsub.servers.base import RowServer, check_decay, check_flag, check_positive, geometric, power, put_rows
-
-FEW = 2048  # values below which calls into torch take longer than their work
-BLOCK = 1 << 16  # terms of Adam's sum that are made at once
+from fedsub.servers.base import (
+    RowServer,
+    by_row,
+    check_decay,
+    check_flag,
+    check_positive,
+    geometric,
+    power,
+)
+from fedsub.servers.fading import fading, usable
 
 
 class Adaptive(RowServer):
@@ -106,61 +111,19 @@ class Adam(Adaptive):
         moved = torch.zeros_like(v)
         if self.beta1 > 0:
             m = held["m"]
-            size = m.reshape(len(m), -1).abs()
-            live = (size @ size.new_ones(size.shape[1])).nonzero().view(-1)  # the others are at rest
-            if len(live) == len(m):
-                moved = self._sum(m, v.sqrt(), gap)
-            elif len(live):
-                some = [take_rows(one, live) for one in (m, v, gap)]
-                put_rows(moved, live, self._sum(some[0], some[1].sqrt_(), some[2]))
+            moved = self._sum(m, v.sqrt(), gap)
             m.mul_(power(self.beta1, gap, m))
         v.mul_(power(self.beta2, gap, v))
         return moved
 
     def _sum(self, m: Tensor, root: Tensor, gap: Tensor) -> Tensor:
         """Σ_{j=1..k} β1^j m / (β2^{j/2} √v + τ) for each row, k its gap."""
-        gaps, order = _longest_first(gap)  # each j works on a slice
-        top, root = take_rows(m, order), take_rows(root, order)
-        total = torch.zeros_like(top)
-        last, decay = int(min(int(gaps[0]), self._terms(m.dtype))), math.sqrt(self.beta2)
-        counts = np.searchsorted(-gaps, -np.arange(1, last + 1), side="right")
-        width = max(1, m.numel() // len(m))
-        many = int(np.count_nonzero(counts * width >= FEW))
-        for count in counts[:many].tolist():
-            top, root = top[:count].mul_(self.beta1), root[:count].mul_(decay)
-            total[:count].addcdiv_(top, root + self.tau)
-        while many < last:  # few values go on for long: many terms at once
-            count = int(counts[many])
-            terms = min(last - many, max(1, BLOCK // (count * width)))
-            j = torch.arange(1, terms + 1, dtype=torch.float64, device=m.device)
-            over = top[:count].reshape(-1, 1) * torch.pow(self.beta1, j).to(m.dtype)
-            under = (root[:count].reshape(-1, 1) * torch.pow(decay, j).to(m.dtype)).add_(self.tau)
-            ended = np.arange(many + 1, many + terms + 1) > np.repeat(gaps[:count], width)[:, None]
-            over.div_(under).masked_fill_(torch.from_numpy(ended).to(m.device), 0.0)
-            total[:count] += over.sum(1).reshape(total[:count].shape)
-            top, root = top[:count] * self.beta1**terms, root[:count] * decay**terms
-            many += terms
-        return torch.empty_like(total).index_copy_(0, order, total)
-
-    def _terms(self, dtype: torch.dtype) -> float:
-        """How many terms it takes until the rest is less than half the last digit of the sum.
-
-        A term is at most q = β1/√β2 times the one before, so those after the J-th sum to at most q^J/(1−q)
-        times the first.
-        """
-        ratio = self.beta1 / math.sqrt(self.beta2) if self.beta2 else math.inf
-        if ratio >= 1:
-            return math.inf  # terms may grow at first
-        return math.ceil(math.log(torch.finfo(dtype).eps / 2 * (1 - ratio)) / math.log(ratio))
-
-
-def _longest_first(gap: Tensor) -> tuple[np.ndarray, Tensor]:
-    """The gaps in descending order, and whose they are."""
-    keys = gap.cpu().numpy()
-    top = int(keys.max())
-    keys = (top - keys).astype(np.int16) if top < 2**15 else top - keys  # numpy sorts short integers by their digits
-    order = np.argsort(keys, kind="stable")
-    return top - keys[order].astype(np.int64), torch.from_numpy(order).to(gap.device)
+        if usable(self.beta1, self.beta2):
+            return fading(self.beta1, self.beta2, m.dtype).sum(root / self.tau, gap).mul_(m).div_(self.tau).to(m.dtype)
+        total, decay, gaps = torch.zeros_like(m), math.sqrt(self.beta2), by_row(gap, m)
+        for j in range(1, int(gap.max()) + 1):
+            total += torch.where(gaps >= j, self.beta1**j * m / (root * decay**j + self.tau), 0.0)
+        return total
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class RowServer:
             since = last if rows is None else take_rows(last, rows[name])
             if not len(since) or int(since.min()) >= round:
                 continue
-            behind = _true(since < round)
+            behind = true(since < round)
             at = behind if rows is None else take_rows(rows[name], behind).long()
             lr = setting(self.groups, name, "lr", self.lr)
             for some in at.split(max(1, CHUNK * len(param) // max(1, param.numel()))):
@@ -117,11 +117,11 @@ class RowServer:
         _stamp(last, rows, round)
         if int(since.min()) == 0:  # most often rows that nobody ever sent: what is at rest stays at rest
             if self.waits:
-                new = take_rows(rows, _true(since == 0))
+                new = take_rows(rows, true(since == 0))
                 held = {slot: self.first(slot, param[:1], True) for slot in self.waits}  # one row: all are alike
                 self.wait(held, torch.full((1,), round, dtype=since.dtype, device=since.device))
                 self._put(name, new, {slot: one.expand(len(new), *one.shape[1:]) for slot, one in held.items()}, state)
-            sent = _true(since > 0)
+            sent = true(since > 0)
             rows, since = take_rows(rows, sent), take_rows(since, sent)
         if len(rows):
             held = self._take(name, rows, state, self.slots)
@@ -149,7 +149,7 @@ def _stamp(last: Tensor, rows: Tensor, round: int) -> None:
     last.scatter_(0, rows, torch.full((len(rows),), round, dtype=last.dtype, device=last.device))
 
 
-def _true(mask: Tensor) -> Tensor:
+def true(mask: Tensor) -> Tensor:
     """Where a mask holds, int64."""
     if mask.device.type == "cpu":  # numpy is ten times as fast
         return torch.from_numpy(np.flatnonzero(mask.numpy()))

@@ -16,6 +16,7 @@ where W = Σ w_i over all clients and W_m over those that hold m.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -155,7 +156,11 @@ class _Weighted:
 
     def share(self, total: Total) -> float:
         """K/N, or Σ w_i over the cohort by that over everybody."""
-        return total.weight / (self.population if self.per_client is None else float(self.per_client.sum()))
+        return total.weight / self.whole
+
+    @cached_property
+    def whole(self) -> float:
+        return self.population if self.per_client is None else float(self.per_client.sum())
 
 
 @dataclass

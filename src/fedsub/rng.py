@@ -80,7 +80,11 @@ def first_of_permutation(n: int, count: int, word: Any) -> Array:
 def _first(n: int, count: int, word: Any) -> Array:
     if count * 4 <= n:
         draws = below(mix(word + np.arange(2 * count, dtype=np.uint64)), n)
-        first = np.sort(np.unique(draws, return_index=True)[1])
+        order = np.argsort(draws, kind="stable")  # np.unique with its checks takes three times as long
+        ascending = draws[order]
+        new = np.ones(len(order), bool)
+        new[1:] = ascending[1:] != ascending[:-1]
+        first = np.sort(order[new])
         if len(first) >= count:
             return draws[first[:count]]
     return np.argsort(mix(word + np.arange(n, dtype=np.uint64)), kind="stable")[:count]

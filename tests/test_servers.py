@@ -16,6 +16,7 @@ from torch import Tensor
 from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.servers import Adagrad, Adam, Add, FrequencyAware, ScaffoldHistory, TorchOptimiser, Yogi
+from fedsub.servers.base import Gaps
 from fedsub.servers.fading import fading, usable
 
 DOUBLE = torch.float64
@@ -261,7 +262,7 @@ def test_adams_fading_is_its_sum(beta1, beta2, dtype, digits) -> None:
     for gap in (0, 1, 2, 7, 60, 5000):
         j = torch.arange(1, gap + 1, dtype=DOUBLE)[:, None]
         expected = (beta1**j / (beta2 ** (j / 2) * size + 1)).sum(0)
-        found = fading(beta1, beta2, dtype).sum(size, torch.full((200,), gap))
+        found = fading(beta1, beta2, dtype).sum(size, Gaps(torch.full((200,), gap)))
         torch.testing.assert_close(found, expected, rtol=digits, atol=0)
 
 

@@ -60,15 +60,21 @@ class ClientState:
             out[name] = take_rows(stored, where.to(stored.device)).to(self.device)
         return out
 
-    def write(self, slot: str, clients: np.ndarray, places: dict[str, Tensor], values: Tree) -> None:
-        """Store what `read` would give back. Parameters missing from ``values`` keep what they have."""
+    def write(
+        self, slot: str, clients: np.ndarray, places: dict[str, Tensor], values: Tree, *, note: bool = True
+    ) -> None:
+        """Store what `read` would give back. Parameters missing from ``values`` keep what they have.
+
+        ``note`` remembers what moved, for the next checkpoint.
+        """
         who = torch.from_numpy(clients)
         for name, value in values.items():
             key = f"{slot}/{name}"
             stored, space = self.tensors[key], self.problem.tables.get(name)
             where = (who if space is None else places[space.name]).to(stored.device).long()
             _put(stored, where, value.to(stored.device))
-            self.moved[key].add(where)
+            if note:
+                self.moved[key].add(where)
 
 
 class Moved:

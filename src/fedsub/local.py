@@ -74,7 +74,10 @@ class _Solver:
 
     def _clipped(self, grads: Tree, work: Work) -> Tree:
         together: dict[tuple[str | None, float], list[str]] = {}
-        for name in grads:
+        if not self.groups:
+            assert self.clip_norm is not None
+            together[None, self.clip_norm] = list(grads)
+        for name in grads if self.groups else ():
             pattern = matching(self.groups, name, "clip_norm")
             if (clip := setting(self.groups, name, "clip_norm", self.clip_norm)) is not None:
                 together.setdefault((pattern, clip), []).append(name)
@@ -161,6 +164,10 @@ class Adam(_Solver):
             raise MethodError(
                 f"Adam needs 0 ≤ beta1, beta2 < 1 and eps > 0; got {self.beta1}, {self.beta2} and {self.eps}."
             )
+
+    def as_sgd(self) -> SGD:
+        """As much work on the same batches by plain steps, which are a smooth function of the gradients."""
+        return SGD(0.1, self.local_steps, self.local_epochs, self.batch_size, self.batches)
 
     def init(self, params: Tree) -> Any:
         return tuple([torch.zeros_like(p) for p in params.values()] for _ in range(3))

@@ -82,14 +82,14 @@ class State:
                 if not delivery.stacked:
                     values = {n: v if n in self.problem.tables else v.unsqueeze(0) for n, v in tree.items()}
                 if good.all():
-                    self.kept.write(f"{part}.{slot}", clients, places, values)
+                    self.kept.write(f"{part}.{slot}", clients, places, values, note=self.tracking)
                 elif good.any():
                     for name, value in values.items():
                         space = self.problem.tables.get(name)
                         which = torch.from_numpy(good) if space is None else held[space.name]
                         values[name] = value[which.to(value.device)]
                     some = {s: p[held[s].to(p.device)] for s, p in places.items()}
-                    self.kept.write(f"{part}.{slot}", clients[good], some, values)
+                    self.kept.write(f"{part}.{slot}", clients[good], some, values, note=self.tracking)
 
     def copy_tables(self, params: Tree) -> tuple[Tree, Tree]:
         """Copies of tables and of the server's state, to look ahead without changing anything."""

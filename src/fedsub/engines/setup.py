@@ -19,6 +19,7 @@ from fedsub.engines.probe import Usage, probe
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.serial import Serial, submodel
 from fedsub.errors import ConfigError, ObjectiveError
+from fedsub.local import Adam
 from fedsub.problem import Problem
 
 ENGINES = ("auto", "batched", "serial")
@@ -222,12 +223,14 @@ def _cut(batches: Batches, who: slice, steps: slice) -> Batches:
 def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> Job:
     """A small job that covers the awkward case: the client with least data beside a typical one.
 
-    Parts that keep state are left out, for there is none yet, and so are codecs, which turn a rounding error
-    into another sign.
+    Parts that keep state are left out, for there is none yet, and so are codecs and solvers such as Adam, which turn
+    a rounding error into another sign.
     """
     plain = tuple(p for p in method.parts if not (p.client_slots or p.server_slots or p.codec))
     if plain != method.parts:
         method = replace(method, parts=plain)
+    if isinstance(method.local, Adam):
+        method = replace(method, local=method.local.as_sgd())
     sizes = problem.clients.sizes
     least, other = int(np.argmin(sizes)), int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
     if other == least or sizes[other] == 1:  # a lone sample shows nothing of how samples are mixed

@@ -20,15 +20,7 @@ from torch import Tensor
 
 from fedsub.core import Tree
 from fedsub.patterns import Groups
-from fedsub.servers.base import (
-    RowServer,
-    by_row,
-    check_decay,
-    check_flag,
-    check_positive,
-    geometric,
-    power,
-)
+from fedsub.servers.base import Gaps, RowServer, by_row, check_decay, check_flag, check_positive
 from fedsub.servers.fading import fading, usable
 
 
@@ -66,10 +58,10 @@ class Adaptive(RowServer):
         root = held["v"].sqrt().add_(self.tau)
         return torch.div(m, root, out=root)
 
-    def drift(self, held: Tree, gap: Tensor) -> Tensor:
+    def drift(self, held: Tree, gaps: Gaps) -> Tensor:
         m, root = held["m"], held["v"].sqrt().add_(self.tau)
-        moved = torch.div(m, root, out=root).mul_(geometric(self.beta1, gap, m))
-        m.mul_(power(self.beta1, gap, m))
+        moved = torch.div(m, root, out=root).mul_(gaps.geometric(self.beta1, m))
+        m.mul_(gaps.power(self.beta1, m))
         return moved
 
 
@@ -103,26 +95,26 @@ class Adam(Adaptive):
     def waits(self) -> tuple[str, ...]:
         return ("v",)
 
-    def wait(self, held: Tree, gap: Tensor) -> None:
-        held["v"].mul_(power(self.beta2, gap, held["v"]))
+    def wait(self, held: Tree, gaps: Gaps) -> None:
+        held["v"].mul_(gaps.power(self.beta2, held["v"]))
 
-    def drift(self, held: Tree, gap: Tensor) -> Tensor:
+    def drift(self, held: Tree, gaps: Gaps) -> Tensor:
         v = held["v"]
         moved = torch.zeros_like(v)
         if self.beta1 > 0:
             m = held["m"]
-            moved = self._sum(m, v.sqrt(), gap)
-            m.mul_(power(self.beta1, gap, m))
-        v.mul_(power(self.beta2, gap, v))
+            moved = self._sum(m, v.sqrt(), gaps)
+            m.mul_(gaps.power(self.beta1, m))
+        v.mul_(gaps.power(self.beta2, v))
         return moved
 
-    def _sum(self, m: Tensor, root: Tensor, gap: Tensor) -> Tensor:
+    def _sum(self, m: Tensor, root: Tensor, gaps: Gaps) -> Tensor:
         """Σ_{j=1..k} β1^j m / (β2^{j/2} √v + τ) for each row, k its gap."""
         if usable(self.beta1, self.beta2):
-            return fading(self.beta1, self.beta2, m.dtype).sum(root / self.tau, gap).mul_(m).div_(self.tau).to(m.dtype)
-        total, decay, gaps = torch.zeros_like(m), math.sqrt(self.beta2), by_row(gap, m)
-        for j in range(1, int(gap.max()) + 1):
-            total += torch.where(gaps >= j, self.beta1**j * m / (root * decay**j + self.tau), 0.0)
+            return fading(self.beta1, self.beta2, m.dtype).sum(root / self.tau, gaps).mul_(m).div_(self.tau).to(m.dtype)
+        total, decay, heard = torch.zeros_like(m), math.sqrt(self.beta2), by_row(gaps.rounds, m)
+        for j in range(1, gaps.most + 1):
+            total += torch.where(heard >= j, self.beta1**j * m / (root * decay**j + self.tau), 0.0)
         return total
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedsub.core import Tree
 from fedsub.patterns import Groups
-from fedsub.servers.base import RowServer, check_decay, check_flag, geometric, power
+from fedsub.servers.base import Gaps, RowServer, check_decay, check_flag
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Add(RowServer):
     def move(self, update: Tensor, held: Tree) -> Tensor:
         return held["b"].mul_(self.momentum).add_(update) if self.momentum > 0 else update
 
-    def drift(self, held: Tree, gap: Tensor) -> Tensor:
+    def drift(self, held: Tree, gaps: Gaps) -> Tensor:
         b = held["b"]
-        moved = b * geometric(self.momentum, gap, b)
-        b.mul_(power(self.momentum, gap, b))
+        moved = b * gaps.geometric(self.momentum, b)
+        b.mul_(gaps.power(self.momentum, b))
         return moved

@@ -7,7 +7,9 @@ The state "last" holds the round up to which a row is current.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,8 +59,8 @@ class RowServer:
         """Where one round moves a parameter (before lr); changes what is held, by slot, in place."""
         raise NotImplementedError
 
-    def drift(self, held: Tree, gap: Tensor) -> Tensor:
-        """Where gap[i] ≥ 1 rounds with update 0 move row i (before lr); changes what is held in place."""
+    def drift(self, held: Tree, gaps: Gaps) -> Tensor:
+        """Where ``gaps`` rounds with update 0 move each row (before lr); changes what is held in place."""
         raise NotImplementedError
 
     def init(self, params: Tree, tables: Collection[str]) -> Tree:
@@ -74,7 +76,7 @@ class RowServer:
                 state[f"last/{name}"] = torch.zeros(rows, dtype=torch.int32, device=device)
         return state
 
-    def wait(self, held: Tree, gap: Tensor) -> None:
+    def wait(self, held: Tree, gaps: Gaps) -> None:
         """`drift` of rows that nobody ever sent, from what slots hold at first: they stay, and `waits` may change."""
 
     @property
@@ -105,8 +107,7 @@ class RowServer:
             since = last if rows is None else take_rows(last, rows[name])
             if not len(since) or int(since.min()) >= round:
                 continue
-            behind = true(since < round)
-            at = behind if rows is None else take_rows(rows[name], behind).long()
+            at = true(since < round) if rows is None else where(since < round, rows[name]).long()
             lr = setting(self.groups, name, "lr", self.lr)
             for some in at.split(max(1, CHUNK * len(param) // max(1, param.numel()))):
                 self._catch_up(name, param, some, state, round, lr)
@@ -117,15 +118,14 @@ class RowServer:
         _stamp(last, rows, round)
         if int(since.min()) == 0:  # most often rows that nobody ever sent: what is at rest stays at rest
             if self.waits:
-                new = take_rows(rows, true(since == 0))
+                new = where(since == 0, rows)
                 held = {slot: self.first(slot, param[:1], True) for slot in self.waits}  # one row: all are alike
-                self.wait(held, torch.full((1,), round, dtype=since.dtype, device=since.device))
+                self.wait(held, Gaps(torch.full((1,), round, device=since.device)))
                 self._put(name, new, {slot: one.expand(len(new), *one.shape[1:]) for slot, one in held.items()}, state)
-            sent = true(since > 0)
-            rows, since = take_rows(rows, sent), take_rows(since, sent)
+            rows, since = where(since > 0, rows), where(since > 0, since)
         if len(rows):
             held = self._take(name, rows, state, self.slots)
-            add_rows(param, rows, times(self.drift(held, round - since), lr))
+            add_rows(param, rows, times(self.drift(held, Gaps(round - since)), lr))
             self._put(name, rows, held, state)
 
     def _take(self, name: str, rows: Tensor, state: Tree, slots: tuple[str, ...]) -> Tree:
@@ -140,7 +140,7 @@ def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
     """Replace some rows of a table."""
     rows = rows.long()
     if table.numel() == len(table):  # as in core.take_rows
-        table.view(-1).scatter_(0, rows, values.reshape(-1))
+        table.put_(rows, values.reshape(-1))
     else:
         table.index_copy_(0, rows, values)
 
@@ -156,6 +156,13 @@ def true(mask: Tensor) -> Tensor:
     return mask.nonzero().view(-1)
 
 
+def where(mask: Tensor, values: Tensor) -> Tensor:
+    """The values at which a mask holds."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(values.numpy().compress(mask.numpy()))
+    return values[mask]
+
+
 def times(values: Tensor, factor: float) -> Tensor:
     return values if factor == 1 else values * factor
 
@@ -165,27 +172,48 @@ def by_row(values: Tensor, like: Tensor) -> Tensor:
     return values.to(like.dtype).reshape([-1] + [1] * (like.ndim - 1) if like.ndim else [])
 
 
-def power(base: float, gap: Tensor, like: Tensor) -> Tensor:
-    """base^k for each row, k its gap; in double precision until the end."""
-    return _by_gap(lambda k: torch.pow(base, k), gap, like)
+class Gaps:
+    """For how many rounds each row heard nothing, [n], and functions of it.
+
+    Few gaps differ, so a function is tabulated for all that are possible (in double precision) and looked up.
+    """
+
+    def __init__(self, rounds: Tensor):
+        self.rounds = rounds.long()
+
+    @cached_property
+    def most(self) -> int:
+        return int(self.rounds.max()) if len(self.rounds) else 0
+
+    def power(self, base: float, like: Tensor) -> Tensor:
+        """base^k for each row."""
+        return self._look_up(_powers, base, like)
+
+    def geometric(self, ratio: float, like: Tensor) -> Tensor:
+        """ratio + ratio² + … + ratio^k for each row; 0 ≤ ratio < 1."""
+        return self._look_up(_geometric, ratio, like)
+
+    def _look_up(self, function: Callable[[float, Tensor], Tensor], base: float, like: Tensor) -> Tensor:
+        if self.most >= max(4096, len(self.rounds)):
+            return by_row(function(base, self.rounds.double()), like)
+        table = _tabulated(function, base, 1 << self.most.bit_length(), like.dtype, like.device)
+        return by_row(table.index_select(0, self.rounds), like)
 
 
-def geometric(ratio: float, gap: Tensor, like: Tensor) -> Tensor:
-    """ratio + ratio² + … + ratio^k for each row, k its gap; 0 ≤ ratio < 1."""
+def _powers(base: float, k: Tensor) -> Tensor:
+    return torch.pow(base, k)
+
+
+def _geometric(ratio: float, k: Tensor) -> Tensor:
     if ratio == 0:
-        return by_row(torch.zeros_like(gap), like)
+        return torch.zeros_like(k)
     # 1 − ratio^k by expm1: a ratio close to 1 would cancel digits.
-    log = torch.tensor(ratio, dtype=torch.float64).log().item()
-    return _by_gap(lambda k: torch.expm1(k * log) * (-ratio / (1 - ratio)), gap, like)
+    return torch.expm1(k * math.log(ratio)) * (-ratio / (1 - ratio))
 
 
-def _by_gap(function: Callable[[Tensor], Tensor], gap: Tensor, like: Tensor) -> Tensor:
-    """A function of every row's gap. Few gaps differ, so it is computed once for each that is possible."""
-    most = int(gap.max()) + 1 if len(gap) else 0
-    if most > len(gap):
-        return by_row(function(gap.double()), like)
-    table = function(torch.arange(most, dtype=torch.float64, device=gap.device))
-    return by_row(table.to(like.dtype).index_select(0, gap), like)
+@lru_cache(maxsize=64)
+def _tabulated(function, base: float, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return function(base, torch.arange(size, dtype=torch.float64, device=device)).to(dtype)
 
 
 def check_positive(name: str, value: Any) -> None:

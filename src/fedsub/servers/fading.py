@@ -19,7 +19,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fedsub.servers.base import by_row, power
+from fedsub.servers.base import Gaps, by_row
 
 LOWEST, HIGHEST = -32.0, 45.0  # log u: below, S is β1/(1−β1) to 1e-14; above, √v would be 1e19 τ
 CELLS = {torch.float32: 48, torch.float64: 768}  # per unit of log u; a cubic's error is below h⁴/384
@@ -48,11 +48,11 @@ class Fading:
         # In double precision: the difference of two S loses a digit where k is small.
         self.cubics = (value[:-1].clone(), a.clone(), 3 * rise - 2 * a - b, a + b - 2 * rise)
 
-    def sum(self, size: Tensor, gap: Tensor) -> Tensor:
-        """Σ_{j=1..k} β1^j / (s^j u + 1) for each u of ``size`` [n, …] and gap k [n], in double precision."""
+    def sum(self, size: Tensor, gaps: Gaps) -> Tensor:
+        """Σ_{j=1..k} β1^j / (s^j u + 1) for each u of ``size`` [n, …] and gap k, in double precision."""
         x = size.double().log()
-        both = self(torch.stack([x, x + by_row(gap, x) * self.shift]))
-        return both[0].sub_(both[1].mul_(power(self.beta1, gap, both[1])))
+        both = self(torch.stack([x, x + by_row(gaps.rounds, x) * self.shift]))
+        return both[0].sub_(both[1].mul_(gaps.power(self.beta1, both[1])))
 
     def __call__(self, x: Tensor) -> Tensor:
         """S at u = e^x."""

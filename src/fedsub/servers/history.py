@@ -10,7 +10,7 @@ from fedsub.batches import check_number
 from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.patterns import Groups
-from fedsub.servers.base import RowServer, check_flag, geometric, power
+from fedsub.servers.base import Gaps, RowServer, check_flag
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class ScaffoldHistory(RowServer):
         held["h"].mul_(self._kept).add_(update, alpha=1 - self._kept)
         return moved
 
-    def drift(self, held: Tree, gap: Tensor) -> Tensor:
+    def drift(self, held: Tree, gaps: Gaps) -> Tensor:
         h = held["h"]
         kept = self._kept
         # The first of the k rounds moves by β h itself: 1 + q + … + q^(k−1), q = 1 − ρ.
-        moved = h * (1 + geometric(kept, gap - 1, h)) * self.beta
-        h.mul_(power(kept, gap, h))
+        moved = h * (1 + Gaps(gaps.rounds - 1).geometric(kept, h)) * self.beta
+        h.mul_(gaps.power(kept, h))
         return moved

@@ -7,7 +7,6 @@ one after the other in cohort order, so neither the chunk size nor the number of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from fedsub.core import Cohort, Total, Tree, add_rows
 from fedsub.data.clients import Space
-from fedsub.data.renumber import concatenated
 from fedsub.problem import Problem
 
 
@@ -24,16 +22,10 @@ class SpaceRows:
     """The cohort's rows of one space: client after client, and their union."""
 
     rows: Tensor  # int32 or int64 [Σ|S(i)|] global row of every place
-    begins: np.ndarray  # where each client's rows begin in the space
     counts: np.ndarray  # |S(i)| by client
     starts: np.ndarray  # first place of each client
     union: Tensor  # int64 [U] distinct global rows
     inverse: Tensor  # int32 [Σ|S(i)|] place -> position in the union
-
-    @cached_property
-    def stored(self) -> Tensor:
-        """Where the clients' state of every place is kept (`ClientState`), int64 [Σ|S(i)|]."""
-        return torch.from_numpy(concatenated(self.begins, self.counts)).to(self.rows.device)
 
 
 class CohortRows:
@@ -63,7 +55,7 @@ class CohortRows:
         slot[union] = place[: len(union)]
         inverse = slot.take(index, mode="wrap")
         starts = np.cumsum(counts) - counts
-        return SpaceRows(self._tensor(rows), begins, counts, starts, self._tensor(union), self._tensor(inverse))
+        return SpaceRows(self._tensor(rows), counts, starts, self._tensor(union), self._tensor(inverse))
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from fedsub.core import Tree, take_rows
+from fedsub.data.clients import Space
+from fedsub.data.renumber import concatenated
 from fedsub.problem import Problem
 
 MAPPED_FROM = 1 << 30  # bytes from which a slot lives in a file instead of in memory
@@ -49,32 +51,53 @@ class ClientState:
             mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
         return torch.from_numpy(mapped).view(like.dtype).reshape(shape)
 
-    def read(self, slot: str, clients: np.ndarray, places: dict[str, Tensor]) -> Tree:
-        """A slot of some clients, stacked: their rows one behind the other (``places`` by space), dense [c, …]."""
-        who = torch.from_numpy(clients)
+    def read(self, slot: str, clients: np.ndarray) -> Tree:
+        """A slot of some clients, stacked: their rows one behind the other, dense [c, …]."""
         out: Tree = {}
         for name in self.problem.names:
-            stored = self.tensors[f"{slot}/{name}"]
-            space = self.problem.tables.get(name)
-            where = who if space is None else places[space.name]
-            out[name] = take_rows(stored, where.to(stored.device)).to(self.device)
+            stored, space = self.tensors[f"{slot}/{name}"], self.problem.tables.get(name)
+            if space is not None and _by_runs(stored):
+                out[name] = torch.from_numpy(np.concatenate([stored.numpy()[run] for run in _runs(space, clients)]))
+            else:
+                out[name] = take_rows(stored, self._places(space, clients).to(stored.device))
+            out[name] = out[name].to(self.device)
         return out
 
-    def write(
-        self, slot: str, clients: np.ndarray, places: dict[str, Tensor], values: Tree, *, note: bool = True
-    ) -> None:
+    def write(self, slot: str, clients: np.ndarray, values: Tree, *, note: bool = True) -> None:
         """Store what `read` would give back. Parameters missing from ``values`` keep what they have.
 
         ``note`` remembers what moved, for the next checkpoint.
         """
-        who = torch.from_numpy(clients)
         for name, value in values.items():
             key = f"{slot}/{name}"
             stored, space = self.tensors[key], self.problem.tables.get(name)
-            where = (who if space is None else places[space.name]).to(stored.device).long()
-            _put(stored, where, value.to(stored.device))
+            value = value.to(stored.device)
+            if space is not None and _by_runs(stored):
+                target, source, begin = stored.numpy(), value.numpy(), 0
+                for run in _runs(space, clients):
+                    end = begin + run.stop - run.start
+                    target[run], begin = source[begin:end], end
+            else:
+                stored.index_copy_(0, self._places(space, clients).to(stored.device), value)
             if note:
-                self.moved[key].add(where)
+                self.moved[key].add(self._places(space, clients))
+
+    def _places(self, space: Space | None, clients: np.ndarray) -> Tensor:
+        """Where the entries of some clients lie, int64."""
+        if space is None:
+            return torch.from_numpy(clients)
+        return torch.from_numpy(concatenated(space.row_offsets[clients], space.counts[clients]))
+
+
+def _by_runs(stored: Tensor) -> bool:
+    """A client's rows lie together: copying runs is several times as fast as gathering rows, where numpy can."""
+    return stored.device.type == "cpu" and stored.dtype != torch.bfloat16
+
+
+def _runs(space: Space, clients: np.ndarray) -> list[slice]:
+    begins = space.row_offsets[clients]
+    ends = begins + space.counts[clients]
+    return [slice(a, b) for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 class Moved:
@@ -115,9 +138,3 @@ def _existing(folder: Path | None) -> Path | None:
     while folder is not None and not folder.is_dir():
         folder = folder.parent if folder != folder.parent else None
     return folder
-
-
-def _put(stored: Tensor, where: Tensor, values: Tensor) -> None:
-    if stored.ndim == 2 and stored.shape[1] == 1:  # torch handles a vector in a tight loop
-        stored, values = stored.view(-1), values.reshape(-1)
-    stored.index_copy_(0, where, values)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.aggregate import SpaceRows, places_of
+from fedsub.aggregate import SpaceRows
 from fedsub.clientstate import ClientState, Moved
 from fedsub.core import Cohort, Method, Tree
 from fedsub.engines.base import Delivery
@@ -74,22 +74,20 @@ class State:
         if cohort.repeats[delivery.where].any():  # of a client that takes part twice, the last one stays
             last = {client: k for k, client in enumerate(clients.tolist()) if good[k]}
             good = good & np.array([last.get(client) == k for k, client in enumerate(clients.tolist())])
-        places = {space: one.stored[places_of(one, delivery.where)] for space, one in rows.items()}
-        held = {s: torch.from_numpy(np.repeat(good, r.counts[delivery.where])) for s, r in rows.items()}
         for part, slots in delivery.kept.items():
             for slot, tree in slots.items():
                 values = dict(tree)
                 if not delivery.stacked:
                     values = {n: v if n in self.problem.tables else v.unsqueeze(0) for n, v in tree.items()}
-                if good.all():
-                    self.kept.write(f"{part}.{slot}", clients, places, values, note=self.tracking)
-                elif good.any():
-                    for name, value in values.items():
-                        space = self.problem.tables.get(name)
-                        which = torch.from_numpy(good) if space is None else held[space.name]
-                        values[name] = value[which.to(value.device)]
-                    some = {s: p[held[s].to(p.device)] for s, p in places.items()}
-                    self.kept.write(f"{part}.{slot}", clients[good], some, values, note=self.tracking)
+                if not good.all():
+                    values = {n: v[self._which(n, good, delivery.where, rows).to(v.device)] for n, v in values.items()}
+                if good.any():
+                    self.kept.write(f"{part}.{slot}", clients[good], values, note=self.tracking)
+
+    def _which(self, name: str, good: np.ndarray, where: slice, rows: dict[str, SpaceRows]) -> Tensor:
+        """The entries of some clients of a group, as a mask."""
+        space = self.problem.tables.get(name)
+        return torch.from_numpy(good if space is None else np.repeat(good, rows[space.name].counts[where]))
 
     def copy_tables(self, params: Tree) -> tuple[Tree, Tree]:
         """Copies of tables and of the server's state, to look ahead without changing anything."""

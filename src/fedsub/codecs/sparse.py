@@ -113,13 +113,14 @@ def _smallest(x: Segments, keys: np.ndarray, k: np.ndarray) -> np.ndarray:
     at = np.flatnonzero(keys <= bound)
     if len(at) == k.sum():
         return at
-    # More than k: of those equal to the bound only as many as there is room for beside the smaller ones.
-    owner = x.owners[at]
-    smaller = keys[at] < bound[at]
-    room = k - np.bincount(owner[smaller], minlength=len(k))
-    seen = np.concatenate([[0], np.cumsum(~smaller)])
-    rank = seen[1:] - seen[np.searchsorted(owner, np.arange(len(k)))][owner]
-    return at[smaller | (rank <= room[owner])]
+    # Somebody has more than k: of those equal to the bound only as many as there is room for beside the smaller ones.
+    edges = np.searchsorted(at, np.append(x.starts, len(keys)))
+    keep = np.ones(len(at), bool)
+    for i in np.flatnonzero(np.diff(edges) > k).tolist():
+        own = slice(edges[i], edges[i + 1])
+        equal = np.flatnonzero(keys[at[own]] == bound[at[edges[i]]])
+        keep[edges[i] + equal[len(equal) - (edges[i + 1] - edges[i] - k[i]) :]] = False
+    return at[keep]
 
 
 def _kth(x: Segments, keys: np.ndarray, k: np.ndarray) -> np.ndarray:

@@ -96,7 +96,6 @@ def load_state(problem: Problem, job: Job, work: Work, who: np.ndarray, places: 
             continue
         double = len(who) > 1 and who[0] == who[1]  # a chunk of one that is run as a pair
         rows = {s: _twice(job.rows[s].rows[at], double) for s, at in places.items()}
-        stored = {s: _twice(job.rows[s].stored[at], double) for s, at in places.items()}
         work.server[part.key] = {
             slot: _sent_of(problem, job.shared[part.key][slot], rows, group) for slot in part.server_slots
         }
@@ -104,7 +103,7 @@ def load_state(problem: Problem, job: Job, work: Work, who: np.ndarray, places: 
             assert job.kept is not None
             clients = job.cohort.clients[who]
             work.client[part.key] = {
-                slot: _laid_out(problem, job.kept.read(f"{part.key}.{slot}", clients, stored), group)
+                slot: _laid_out(problem, job.kept.read(f"{part.key}.{slot}", clients), group)
                 for slot in part.client_slots
             }
 

@@ -253,7 +253,7 @@ def test_one_long_gap_is_dense(server, monkeypatch) -> None:
     assert all(torch.equal(v, before[k]) for k, v in (params | state).items())
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 3e-8), (DOUBLE, 3e-12)], ids=str)
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 3e-6), (DOUBLE, 3e-12)], ids=str)
 @pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.99), (0.9, 0.999), (0.5, 0.3), (0.98, 0.99), (0.1, 0.999)])
 def test_adams_fading_is_its_sum(beta1, beta2, dtype, digits) -> None:
     """Σ_{j=1..k} β1^j / (β2^{j/2} u + 1), term by term, for sizes and gaps of all orders."""
@@ -263,7 +263,7 @@ def test_adams_fading_is_its_sum(beta1, beta2, dtype, digits) -> None:
         j = torch.arange(1, gap + 1, dtype=DOUBLE)[:, None]
         expected = (beta1**j / (beta2 ** (j / 2) * size + 1)).sum(0)
         found = fading(beta1, beta2, dtype).sum(size, Gaps(torch.full((200,), gap)))
-        torch.testing.assert_close(found, expected, rtol=digits, atol=0)
+        torch.testing.assert_close(found.double(), expected, rtol=digits, atol=0)
 
 
 def test_where_adams_fading_would_lose_digits_it_is_not_used() -> None:

@@ -57,7 +57,8 @@ class ClientState:
         for name in self.problem.names:
             stored, space = self.tensors[f"{slot}/{name}"], self.problem.tables.get(name)
             if space is not None and _by_runs(stored):
-                out[name] = torch.from_numpy(np.concatenate([stored.numpy()[run] for run in _runs(space, clients)]))
+                values = stored.numpy()
+                out[name] = torch.from_numpy(np.concatenate([values[run] for run in _runs(space, clients)]))
             else:
                 out[name] = take_rows(stored, self._places(space, clients).to(stored.device))
             out[name] = out[name].to(self.device)

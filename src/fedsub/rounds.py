@@ -143,7 +143,8 @@ class Trainer:
         mean = {name: self.average(one.total() if name != "update" else total) for name, one in sums.items()}
         for part in reversed(self.method.parts):
             part.combine(mean, total, self.state.shared.get(part.key, {}), number)
-        self.server.step(self.params, mean["update"], total.rows, self.state.server, self._time(number))
+        step = getattr(self.server, "advance", self.server.step)  # the rows are up to date: they have just been sent
+        step(self.params, mean["update"], total.rows, self.state.server, self._time(number))
         self.state.note(total.rows)
 
     def _current(self, rows: dict[str, SpaceRows], number: int) -> None:

@@ -115,12 +115,13 @@ def _smallest(x: Segments, keys: np.ndarray, k: np.ndarray) -> np.ndarray:
         return at
     # Somebody has more than k: of those equal to the bound only as many as there is room for beside the smaller ones.
     edges = np.searchsorted(at, np.append(x.starts, len(keys)))
-    keep = np.ones(len(at), bool)
-    for i in np.flatnonzero(np.diff(edges) > k).tolist():
-        own = slice(edges[i], edges[i + 1])
-        equal = np.flatnonzero(keys[at[own]] == bound[at[edges[i]]])
-        keep[edges[i] + equal[len(equal) - (edges[i + 1] - edges[i] - k[i]) :]] = False
-    return at[keep]
+    owner = np.repeat(np.arange(len(k)), np.diff(edges))
+    smaller = keys[at] < bound[at]
+    seen = np.concatenate([[0], np.cumsum(smaller)])
+    room = k - np.diff(seen[edges])
+    equal = np.arange(1, len(at) + 1) - seen[1:]  # how many equal ones there are up to here
+    rank = equal - (edges[:-1] - seen[edges[:-1]])[owner]
+    return at[smaller | (rank <= room[owner])]
 
 
 def _kth(x: Segments, keys: np.ndarray, k: np.ndarray) -> np.ndarray:

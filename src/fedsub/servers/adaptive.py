@@ -48,12 +48,12 @@ class Adaptive(RowServer):
     def first(self, slot: str, param: Tensor, table: bool) -> Tensor:
         return torch.full_like(param, self.tau**2 if slot == "v" else 0.0)
 
-    def scale(self, v: Tensor, square: Tensor) -> None:
-        """Change v, given Δ²."""
+    def scale(self, v: Tensor, update: Tensor) -> None:
+        """Change v, given Δ."""
         raise NotImplementedError
 
     def move(self, update: Tensor, held: Tree) -> Tensor:
-        self.scale(held["v"], update * update)
+        self.scale(held["v"], update)
         m = held["m"].mul_(self.beta1).add_(update, alpha=1 - self.beta1) if self.beta1 > 0 else update
         root = held["v"].sqrt().add_(self.tau)
         return torch.div(m, root, out=root)
@@ -88,8 +88,8 @@ class Adam(Adaptive):
     def lazy(self) -> bool:
         return not self.sparse_server  # v decays even if β1 = 0
 
-    def scale(self, v: Tensor, square: Tensor) -> None:
-        v.mul_(self.beta2).add_(square, alpha=1 - self.beta2)
+    def scale(self, v: Tensor, update: Tensor) -> None:
+        v.mul_(self.beta2).addcmul_(update, update, value=1 - self.beta2)
 
     @property
     def waits(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Adam(Adaptive):
     def _sum(self, m: Tensor, root: Tensor, gaps: Gaps) -> Tensor:
         """Σ_{j=1..k} β1^j m / (β2^{j/2} √v + τ) for each row, k its gap."""
         if usable(self.beta1, self.beta2):
-            return fading(self.beta1, self.beta2, m.dtype).sum(root / self.tau, gaps).mul_(m).div_(self.tau).to(m.dtype)
+            return fading(self.beta1, self.beta2, m.dtype).sum(root, gaps, self.tau).mul_(m).to(m.dtype)
         total, decay, heard = torch.zeros_like(m), math.sqrt(self.beta2), by_row(gaps.rounds, m)
         for j in range(1, gaps.most + 1):
             total += torch.where(heard >= j, self.beta1**j * m / (root * decay**j + self.tau), 0.0)
@@ -137,7 +137,8 @@ class Yogi(Adaptive):
         super().__post_init__()
         check_decay("beta2", self.beta2)
 
-    def scale(self, v: Tensor, square: Tensor) -> None:
+    def scale(self, v: Tensor, update: Tensor) -> None:
+        square = update * update
         v.addcmul_(square, torch.sign(v - square), value=self.beta2 - 1)
 
 
@@ -155,5 +156,5 @@ class Adagrad(Adaptive):
     sparse_server: bool = False
     groups: Groups | None = None
 
-    def scale(self, v: Tensor, square: Tensor) -> None:
-        v.add_(square)
+    def scale(self, v: Tensor, update: Tensor) -> None:
+        v.addcmul_(update, update)

@@ -85,7 +85,11 @@ class RowServer:
         return ()
 
     def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
-        self.catch_up(params, rows, state, round - 1)  # free if the caller has done it
+        self.catch_up(params, rows, state, round - 1)
+        self.advance(params, mean, rows, state, round)
+
+    def advance(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
+        """`step` for rows that are up to date already."""
         for name, update in mean.items():
             lr = setting(self.groups, name, "lr", self.lr)
             if name not in rows:

@@ -45,21 +45,26 @@ class Fading:
             slope -= (weighted * (1 - share)).sum(0)
         slope /= self.cells
         rise, a, b = value.diff(), slope[:-1], slope[1:]
-        # In double precision: the difference of two S loses a digit where k is small.
-        self.cubics = (value[:-1].clone(), a.clone(), 3 * rise - 2 * a - b, a + b - 2 * rise)
+        # The difference of two S loses digits where k is small: about one (a factor of 1/(1 − β1/s)) is no matter.
+        close = beta1 > 0.93 * math.sqrt(beta2)
+        self.cubics = tuple(
+            one.to(torch.float64 if close else dtype) for one in (value[:-1], a, 3 * rise - 2 * a - b, a + b - 2 * rise)
+        )
 
-    def sum(self, size: Tensor, gaps: Gaps) -> Tensor:
-        """Σ_{j=1..k} β1^j / (s^j u + 1) for each u of ``size`` [n, …] and gap k, in double precision."""
-        x = size.double().log()
-        both = self(torch.stack([x, x + by_row(gaps.rounds, x) * self.shift]))
-        return both[0].sub_(both[1].mul_(gaps.power(self.beta1, both[1])))
+    def sum(self, root: Tensor, gaps: Gaps, tau: float = 1.0) -> Tensor:
+        """Σ_{j=1..k} β1^j / (s^j √v + τ) for each √v of ``root`` [n, …] and gap k."""
+        x = root.double().log().sub_(math.log(tau))
+        both = torch.stack([x, x])
+        both[1].add_(by_row(gaps.rounds, x), alpha=self.shift)
+        first, later = self._at(both)
+        return first.sub_(later.mul_(gaps.power(self.beta1, later))).div_(tau)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """S at u = e^x."""
-        place = (x.reshape(-1) - LOWEST).mul_(self.cells).clamp_(0, len(self.cubics[0]) - 1e-9)
-        cell, at = place.long(), place.frac_()
+    def _at(self, x: Tensor) -> Tensor:
+        """S at u = e^x; ``x`` is used up."""
+        place = x.view(-1).sub_(LOWEST).mul_(self.cells).clamp_(0, len(self.cubics[0]) - 1e-9)
+        cell, at = place.long(), place.frac_().to(self.cubics[0].dtype)
         a, b, c, d = (one.to(x.device).index_select(0, cell) for one in self.cubics)
-        return d.mul_(at).add_(c).mul_(at).add_(b).mul_(at).add_(a).reshape(x.shape)
+        return d.mul_(at).add_(c).mul_(at).add_(b).mul_(at).add_(a).view(x.shape)
 
 
 def usable(beta1: float, beta2: float) -> bool:

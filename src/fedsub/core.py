@@ -96,6 +96,7 @@ class Group:
     counts: dict[str, Tensor] = field(default_factory=dict)  # table -> rows of each client, int64 [c]
     _owners: dict[str, Tensor] = field(default_factory=dict, repr=False)
     _numpy: dict[str, tuple[np.ndarray, np.ndarray, bool]] = field(default_factory=dict, repr=False)
+    _starts: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     def owners(self, name: str) -> Tensor:
         """The position in the group of each row's client, [rows]; made when first asked for."""
@@ -129,8 +130,12 @@ class Group:
         """Sum of the squares of one client's values of a parameter, per client, [c]."""
         if self.stacked and name in self.counts and self._lengths(name) is not None and self._numpy[name][2]:
             flat = values.numpy().reshape(-1)
-            width = len(flat) // max(1, len(values))
-            return torch.from_numpy(np.add.reduceat(flat * flat, self._numpy[name][1] * width))
+            if name not in self._starts:
+                self._starts[name] = self._numpy[name][1] * (len(flat) // max(1, len(values)))
+            return torch.from_numpy(np.add.reduceat(flat * flat, self._starts[name]))
+        if self.stacked and name not in self.counts:
+            flat = values.reshape(self.count, 1, -1)
+            return torch.bmm(flat, flat.transpose(1, 2)).view(-1)
         return self.total(name, values.square())
 
     def total(self, name: str, values: Tensor) -> Tensor:

@@ -170,7 +170,8 @@ class Adam(_Solver):
         return SGD(0.1, self.local_steps, self.local_epochs, self.batch_size, self.batches)
 
     def init(self, params: Tree) -> Any:
-        return tuple([torch.zeros_like(p) for p in params.values()] for _ in range(3))
+        # Some processors take twenty times as long for the root of zero, which most rows of a table would have.
+        return tuple([torch.full_like(p, first) for p in params.values()] for first in (0.0, _TINY, 0.0))
 
     def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
         grads = self._clipped_and_decayed(params, grads, work)
@@ -182,8 +183,7 @@ class Adam(_Solver):
         torch._foreach_addcmul_(squares, flat, flat, value=1 - self.beta2)
         # (m / first) / (√(v / second) + eps) = (√second / first) · m / (√v + √second · eps)
         for square, root in zip(squares, below, strict=True):  # into memory that is there already
-            # Some processors take twenty times as long for the root of zero, which most rows of a table have.
-            torch.add(square, _TINY, out=root).sqrt_()
+            torch.sqrt(square, out=root)
         torch._foreach_add_(below, self.eps * second**0.5)
         for mean, root in zip(means, below, strict=True):
             torch.div(mean, root, out=root)

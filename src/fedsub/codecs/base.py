@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ class Codec(Part):
             )
         values = p.detach().cpu().contiguous().numpy().reshape(-1)
         if group.stacked and name in group.counts:
-            sizes = group.counts[name].cpu().numpy() * int(np.prod(p.shape[1:]))
+            sizes = group.counts[name].cpu().numpy() * math.prod(p.shape[1:])
         else:
             sizes = np.full(group.count, len(values) // group.count)
         return Segments(values, sizes, words, zlib.crc32(f"{self.key}/{name}".encode()))

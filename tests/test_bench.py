@@ -125,11 +125,11 @@ def test_auto_says_which_engine_and_why():
 def test_main_prints_one_json_object(monkeypatch, capsys):
     monkeypatch.setattr(bench, "WORKLOADS", SMALL)
     monkeypatch.setattr(bench, "TURNS", {})
-    bench.main(["w1"], rounds=1, compiled=False, json=True)
+    bench.main(["w1"], rounds=1, compiled=False, growth=False, json=True)
     found = json.loads(capsys.readouterr().out)["workloads"]["w1"]
     assert set(found["contenders"]) == {"central", "deepcopy", "serial", "batched"}
     assert found["contenders"]["central"]["x_central"] == 1
-    bench.main(["w1"], rounds=1, compiled=False)
+    bench.main(["w1"], rounds=1, compiled=False, growth=False)
     assert "fedsub batched" in capsys.readouterr().out
 
 
@@ -185,18 +185,3 @@ def test_the_zoo_prints_tables(capsys):
     assert "server Adam" in printed
     assert "3,000 rows" in printed
     assert [one["settings"].get("server") for one in large] == [None, "adam", "yogi", "adagrad"]
-
-
-def test_a_tail_of_long_gaps_is_summed_like_one_term_after_the_other(monkeypatch):
-    from fedsub.servers import Adam, adaptive
-
-    rng = np.random.default_rng(0)
-    gap = torch.from_numpy(rng.integers(1, 60, 300).astype(np.int32))
-    m, root = torch.from_numpy(rng.normal(size=(300, 3))), torch.from_numpy(rng.random((300, 3)))
-    expected = torch.zeros_like(m)
-    for j in range(1, 60):
-        expected += (gap >= j)[:, None] * (0.9**j * m / (0.99 ** (j / 2) * root + 1e-3))
-    for few, block in ((0, 1 << 16), (100, 500), (10**9, 1 << 16), (10**9, 2000)):
-        monkeypatch.setattr(adaptive, "FEW", few)
-        monkeypatch.setattr(adaptive, "BLOCK", block)
-        torch.testing.assert_close(Adam()._sum(m.clone(), root.clone(), gap), expected, rtol=1e-12, atol=1e-12)

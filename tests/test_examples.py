@@ -42,3 +42,9 @@ def test_movielens_reaches_the_published_loss() -> None:
     first = {m[1]: eval(m[2]) for m in re.finditer(r"(\w+) reaches 0.650 first in round (\[.*\])", text)}
     assert first["FedAvg"] == [None, None, None]
     assert all(85 <= r <= 130 for r in first["FedSubAvg"]), first
+
+
+@pytest.mark.parametrize("name", ["sentiment.py", "amazon.py", "taobao.py"])
+def test_tasks_run_on_their_twins(name: str) -> None:
+    lines = run(name, "2").splitlines()
+    assert {"FedAvg", "FedSubAvg"} <= {line.split("  ")[0].split(",")[0] for line in lines}

@@ -25,7 +25,7 @@ print(train)
 
 # %% Tables are found by the names of the columns
 objective = fs.models.make_objective(train, "din", max_history=20)
-print({table: columns for table, columns in objective.tables.items()})
+print(dict(objective.tables))
 
 # %% A large population, of which few take part: the correction is large, and its cap keeps single rows from jumping
 common = dict(lr=0.3, clip_norm=5.0, clients_per_round=50, local_steps=10, batch_size=4, weighting="samples")

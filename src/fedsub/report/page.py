@@ -210,13 +210,14 @@ def _made(comparison: Comparison) -> str:
     return text
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str, *, kind: str = "settings") -> str:
+    """``kind`` "result" for numbers, "settings" for texts that may be broken."""
     top = "".join(f'<th scope="col">{e(h)}</th>' for h in head)
     lines = "".join(
         f'<tr><th scope="row">{_breakable(row[0])}</th>{"".join(f"<td>{e(c)}</td>" for c in row[1:])}</tr>'
         for row in rows
     )
-    body = f'<table class="settings"><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>'
+    body = f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>'
     return _scroll(body, name)
 
 

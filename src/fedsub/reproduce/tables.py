@@ -46,7 +46,7 @@ class Table:
 
     def html(self) -> str:
         notes = "".join(f"<p>{page.e(note)}</p>\n" for note in self.notes)
-        return page.table(self.head, self.rows, self.title) + notes
+        return page.table(self.head, self.rows, self.title, kind="result") + notes
 
 
 def csv_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:

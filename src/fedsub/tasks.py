@@ -128,6 +128,7 @@ _DIN: dict[str, Any] = {
 _AMAZON: dict[str, Any] = {
     **_DIN,
     "model": {"kind": "din", "max_history": 50},
+    "data": {"values": ["history_length"]},  # there with data.options.history = "released"
     "split": {"by": "column", "column": "holdout"},
 }
 _TAOBAO: dict[str, Any] = {**_DIN, "split": {"by": "random", "train": 0.8, "seed": 0}}  # it has no times

@@ -154,6 +154,7 @@ def test_amazon_follows_the_released_preprocessing(releases):
     ]  # fmt: skip
     zeros = read(path, min_samples=3, history="released")
     assert [s[1] for s in samples(zeros, "history")] == [[], [""], [""], [], [""], ["", ""], ["", ""]]
+    assert zeros.columns["history_length"].values.tolist() == [0, 1, 1, 0, 1, 2, 2]
     assert [s[1] for s in samples(read(path, min_samples=3, max_history=1), "history")][-1] == ["B1"]
     ending = read(path, min_samples=1, split="ending")
     assert ending.columns["holdout"].values.tolist() == [0] * 8

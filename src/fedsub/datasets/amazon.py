@@ -80,6 +80,10 @@ def amazon_electronics(
         Column("label", label.astype(np.float32)),
         Column("holdout", frame["holdout"].to_numpy()),
     ]
+    if history == "released":  # zeros look like padding: a model learns how many there are from a column of its own
+        lists = columns[2].starts
+        assert lists is not None
+        columns.append(Column("history_length", np.diff(lists)))
     sizes = {"user": USERS if users is None else len(users), "item": ITEMS if items is None else len(items)}
     named = {} if users is None or items is None else {"user": users, "item": items}
     names = owner if users is None else users[owner]

@@ -18,10 +18,8 @@ rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 20)
 real = next((n for n in ("sentiment140", "rotten-tomatoes-critics") if folder and datasets.find(n, folder)), None)
 clients = datasets.load(real, folder, max_len=30) if real else twins.TWINS["sentiment-like"].make(scale=0.2)
 print(clients)
-summary = fs.heat.summarise(clients)
-print(
-    f"{real or 'sentiment-like'}: the commonest word has {summary.overall.dispersion:,.0f} times the rarest one's authors"
-)
+spread = fs.heat.summarise(clients).overall.dispersion
+print(f"{real or 'sentiment-like'}: {spread:,.0f} times as many authors use the commonest word as the rarest")
 
 # %% The model: an ordinary nn.Module with nn.LSTM inside, and its objective
 train, test = clients.split(0.8, seed=0)

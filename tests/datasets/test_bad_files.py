@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import TWEETS, tweet
+from tiny_releases import TWEETS, tweet
 
 from fedsub.cli import app
 from fedsub.datasets import DATASETS, recognise

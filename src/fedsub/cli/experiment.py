@@ -204,6 +204,17 @@ class Experiment:
         return {k: None if v == "all" else v for k, v in merged.items()}
 
 
+@dataclass
+class Model:
+    """The configured objective as a function of the seed that can be sent to other processes."""
+
+    experiment: Experiment
+    clients: Clients
+
+    def __call__(self, seed: int) -> Objective:
+        return self.experiment.objective(self.clients)(seed)
+
+
 def expand(path: str) -> Path:
     """A path whose ~ or ~user is a home directory."""
     try:

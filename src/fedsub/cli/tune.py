@@ -5,36 +5,23 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import typer
 from rich.text import Text
 
 from fedsub.cli import folder
-from fedsub.cli.experiment import Experiment, expand
+from fedsub.cli.experiment import Experiment, Model, expand
 from fedsub.cli.progress import bars
 from fedsub.cli.show import View, number
 from fedsub.cli.train import _counts, _device
-from fedsub.data import Clients
 from fedsub.errors import ConfigError
-from fedsub.objective import Objective
 from fedsub.running import Interrupted
 from fedsub.tuning import Tuning
 from fedsub.tuning import tune as search_for
 from fedsub.tuning.trials import Job, Trial
 from fedsub.tuning.workers import Watch
-
-
-@dataclass
-class Model:
-    """The configured objective as a function of the seed that can be sent to other processes."""
-
-    experiment: Experiment
-    clients: Clients
-
-    def __call__(self, seed: int) -> Objective:
-        return self.experiment.objective(self.clients)(seed)
 
 
 class Lines(Watch):

@@ -16,30 +16,18 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from fedsub.cli.experiment import Experiment, normal
+from fedsub.cli.experiment import Experiment, Model, normal
 from fedsub.comparing import Comparison
 from fedsub.data import Clients
 from fedsub.errors import RunError
 from fedsub.files import dump, writing
 from fedsub.methods import make
-from fedsub.objective import Objective
 from fedsub.result import Target
 from fedsub.rundir import VERSION
 from fedsub.running import finished_result
 from fedsub.tuning import Tuning, tune
 from fedsub.tuning.trials import Bench, Job, Trial
 from fedsub.tuning.workers import Crew, Watch, run_all
-
-
-@dataclass
-class Model:
-    """The configured objective as a function of the seed that can be sent to other processes."""
-
-    experiment: Experiment
-    clients: Clients
-
-    def __call__(self, seed: int) -> Objective:
-        return self.experiment.objective(self.clients)(seed)
 
 
 @dataclass

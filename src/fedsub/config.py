@@ -157,7 +157,8 @@ class Evaluation(Section):
 class Tune(Section):
     """What `fedsub tune` searches if the command line does not say.
 
-    ``winners_of`` names the task whose search chose the settings that stand under [methods].
+    ``rounds`` are those of a trial (default: train.rounds). ``winners_of`` names the task whose search chose the
+    settings that stand under [methods].
     """
 
     grid: list[str] = []
@@ -165,6 +166,7 @@ class Tune(Section):
     trials: Count | None = None
     select: Literal["final", "best", "rounds"] = "final"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    rounds: Count | None = None
     winners_of: str | None = None
 
 
@@ -196,6 +198,11 @@ class Config(Section):
         if self.run.stop_at_target and self.run.target is None:
             raise ValueError('run.stop_at_target needs run.target, such as "train.ce<=0.65"')
         return self
+
+    @property
+    def trial_rounds(self) -> int:
+        """Rounds of a trial of `fedsub tune`: never more than are trained in the end."""
+        return min(self.tune.rounds or self.train.rounds, self.train.rounds)
 
     def plain(self) -> dict[str, Any]:
         """The complete configuration with all defaults, as JSON values; unset ones are left out."""

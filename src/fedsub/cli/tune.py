@@ -104,7 +104,7 @@ def tune(
                 Model(experiment, train),
                 train,
                 grid=grid,
-                rounds=config.train.rounds,
+                rounds=config.trial_rounds,
                 test=test,
                 validation=held_out,
                 retrain=both if retrain_on_all else False,

@@ -92,8 +92,9 @@ class Workshop:
         settings = experiment.settings(len(train))
         methods = {label: {"method" if k == "name" else k: v for k, v in s.items()} for label, s in settings.items()}
         found = tune(
-            methods, Model(experiment, train), train, grid=_axes(search.grid, methods), rounds=config.train.rounds,
-            validation=held_out, seeds=config.train.seed_list, search=search.search, trials=search.trials,
+            methods, Model(experiment, train), train, grid=_axes(search.grid, methods),
+            rounds=config.trial_rounds, validation=held_out, seeds=config.train.seed_list, search=search.search,
+            trials=search.trials,
             select=search.select, target=config.run.target, workers=self.workers, out=self._search(loaded, methods),
             resume=True, evaluate=replace(experiment.evaluation(), slices={}), engine=_engine(experiment),
             watch=self.watch, device=config.run.device, settings=_settings(experiment, train),
@@ -102,7 +103,7 @@ class Workshop:
 
     def _search(self, loaded: Loaded, methods: dict[str, Any]) -> Path:
         config = loaded.experiment.config
-        identity = [methods, config.tune.model_dump(), config.train.rounds, loaded.whole.fingerprint]
+        identity = [methods, config.tune.model_dump(), config.trial_rounds, loaded.whole.fingerprint]
         digest = blake2b(dump(identity, sort_keys=True), digest_size=8).hexdigest()
         return self.out / "search" / f"{config.task}-{digest}"
 

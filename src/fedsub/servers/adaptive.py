@@ -100,11 +100,9 @@ class Adam(Adaptive):
 
     def drift(self, held: Tree, gaps: Gaps) -> Tensor:
         v = held["v"]
-        moved = torch.zeros_like(v)
+        moved = self._sum(held["m"], v.sqrt(), gaps) if self.beta1 > 0 else torch.zeros_like(v)
         if self.beta1 > 0:
-            m = held["m"]
-            moved = self._sum(m, v.sqrt(), gaps)
-            m.mul_(gaps.power(self.beta1, m))
+            held["m"].mul_(gaps.power(self.beta1, v))
         v.mul_(gaps.power(self.beta2, v))
         return moved
 

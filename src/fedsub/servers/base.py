@@ -109,27 +109,28 @@ class RowServer:
             if last is None or (rows is not None and name not in rows):
                 continue
             since = last if rows is None else take_rows(last, rows[name])
-            if not len(since) or int(since.min()) >= round:
-                continue
-            at = true(since < round) if rows is None else where(since < round, rows[name]).long()
+            behind = since < round
+            at = true(behind) if rows is None else where(behind, rows[name]).long()
             lr = setting(self.groups, name, "lr", self.lr)
-            for some in at.split(max(1, CHUNK * len(param) // max(1, param.numel()))):
-                self._catch_up(name, param, some, state, round, lr)
+            most = max(1, CHUNK * len(param) // max(1, param.numel()))
+            for start in range(0, len(at), most):
+                self._catch_up(name, param, at[start : start + most] if len(at) > most else at, state, round, lr)
 
     def _catch_up(self, name: str, param: Tensor, rows: Tensor, state: Tree, round: int, lr: float) -> None:
         last = state[f"last/{name}"]
         since = take_rows(last, rows)
         _stamp(last, rows, round)
-        if int(since.min()) == 0:  # most often rows that nobody ever sent: what is at rest stays at rest
+        gaps = Gaps(round - since)
+        if gaps.most == round:  # most often rows that nobody ever sent: what is at rest stays at rest
             if self.waits:
                 new = where(since == 0, rows)
                 held = {slot: self.first(slot, param[:1], True) for slot in self.waits}  # one row: all are alike
                 self.wait(held, Gaps(torch.full((1,), round, device=since.device)))
                 self._put(name, new, {slot: one.expand(len(new), *one.shape[1:]) for slot, one in held.items()}, state)
-            rows, since = where(since > 0, rows), where(since > 0, since)
+            rows, gaps = where(since > 0, rows), Gaps(where(since > 0, gaps.rounds))
         if len(rows):
             held = self._take(name, rows, state, self.slots)
-            add_rows(param, rows, times(self.drift(held, Gaps(round - since)), lr))
+            add_rows(param, rows, times(self.drift(held, gaps), lr))
             self._put(name, rows, held, state)
 
     def _take(self, name: str, rows: Tensor, state: Tree, slots: tuple[str, ...]) -> Tree:
@@ -150,7 +151,7 @@ def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
 
 
 def _stamp(last: Tensor, rows: Tensor, round: int) -> None:
-    last.scatter_(0, rows, torch.full((len(rows),), round, dtype=last.dtype, device=last.device))
+    last.index_fill_(0, rows, round)
 
 
 def true(mask: Tensor) -> Tensor:
@@ -184,6 +185,7 @@ class Gaps:
 
     def __init__(self, rounds: Tensor):
         self.rounds = rounds.long()
+        self._known: dict[tuple, Tensor] = {}
 
     @cached_property
     def most(self) -> int:
@@ -197,11 +199,25 @@ class Gaps:
         """ratio + ratio² + … + ratio^k for each row; 0 ≤ ratio < 1."""
         return self._look_up(_geometric, ratio, like)
 
+    def times(self, factor: float, like: Tensor) -> Tensor:
+        """k · factor for each row."""
+        return self._look_up(_multiples, factor, like)
+
     def _look_up(self, function: Callable[[float, Tensor], Tensor], base: float, like: Tensor) -> Tensor:
+        key = (function, base, like.dtype)
+        if key not in self._known:
+            self._known[key] = self._values(function, base, like)
+        return by_row(self._known[key], like)
+
+    def _values(self, function: Callable[[float, Tensor], Tensor], base: float, like: Tensor) -> Tensor:
         if self.most >= max(4096, len(self.rounds)):
-            return by_row(function(base, self.rounds.double()), like)
+            return function(base, self.rounds.double()).to(like.dtype)
         table = _tabulated(function, base, 1 << self.most.bit_length(), like.dtype, like.device)
-        return by_row(table.index_select(0, self.rounds), like)
+        return table.index_select(0, self.rounds)
+
+
+def _multiples(factor: float, k: Tensor) -> Tensor:
+    return k * factor
 
 
 def _powers(base: float, k: Tensor) -> Tensor:

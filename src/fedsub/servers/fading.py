@@ -19,7 +19,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fedsub.servers.base import Gaps, by_row
+from fedsub.servers.base import Gaps
 
 LOWEST, HIGHEST = -32.0, 45.0  # log u: below, S is β1/(1−β1) to 1e-14; above, √v would be 1e19 τ
 CELLS = {torch.float32: 48, torch.float64: 768}  # per unit of log u; a cubic's error is below h⁴/384
@@ -53,15 +53,14 @@ class Fading:
 
     def sum(self, root: Tensor, gaps: Gaps, tau: float = 1.0) -> Tensor:
         """Σ_{j=1..k} β1^j / (s^j √v + τ) for each √v of ``root`` [n, …] and gap k."""
-        x = root.double().log().sub_(math.log(tau))
-        both = torch.stack([x, x])
-        both[1].add_(by_row(gaps.rounds, x), alpha=self.shift)
+        x = root.double().log_().mul_(self.cells).add_(-(math.log(tau) + LOWEST) * self.cells)
+        both = torch.stack([x, x + gaps.times(self.shift * self.cells, x)])
         first, later = self._at(both)
-        return first.sub_(later.mul_(gaps.power(self.beta1, later))).div_(tau)
+        return first.addcmul_(later, gaps.power(self.beta1, later), value=-1).div_(tau)
 
     def _at(self, x: Tensor) -> Tensor:
-        """S at u = e^x; ``x`` is used up."""
-        place = x.view(-1).sub_(LOWEST).mul_(self.cells).clamp_(0, len(self.cubics[0]) - 1e-9)
+        """S at u = exp(x / cells + LOWEST); ``x`` is used up."""
+        place = x.view(-1).clamp_(0, len(self.cubics[0]) - 1e-9)
         cell, at = place.long(), place.frac_().to(self.cubics[0].dtype)
         a, b, c, d = (one.to(x.device).index_select(0, cell) for one in self.cubics)
         return d.mul_(at).add_(c).mul_(at).add_(b).mul_(at).add_(a).view(x.shape)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsub.callbacks import Callback
-from fedsub.core import Method
+from fedsub.core import Algorithm
 from fedsub.costs.devices import Devices, named
 from fedsub.costs.estimate import estimated_seconds
 from fedsub.data.clients import Clients
@@ -112,7 +112,7 @@ class Comparison:
 
 
 def compare(
-    methods: Mapping[str, Method],
+    methods: Mapping[str, Algorithm],
     objective: Objective | Callable[[int], Objective],
     clients: Clients,
     *,
@@ -177,7 +177,7 @@ def compare(
 class _Runs:
     """The runs of a comparison in the order they are trained: (label, seed, its objective, its directory)."""
 
-    methods: Mapping[str, Method]
+    methods: Mapping[str, Algorithm]
     objective: Objective | Callable[[int], Objective]
     clients: Clients
     seeds: list[int]
@@ -194,7 +194,7 @@ class _Runs:
                 raise ConfigError(
                     f"The label {label!r} is a {type(label).__name__}, expected text; write {str(label)!r}."
                 )
-            if not isinstance(method, Method):
+            if not isinstance(method, Algorithm):
                 kind = type(method).__name__
                 raise ConfigError(f"{label}: got a {kind}, expected a Method, such as fedsub.methods.fedavg().")
         folders = [slug(label) for label in self.methods]
@@ -202,7 +202,7 @@ class _Runs:
             raise ConfigError(f"Two labels give the same directory name: {', '.join(self.methods)}; rename one.")
         for label, method in self.methods.items():
             try:
-                method.sampler.bind(self.clients.sizes.sum(keepdims=True) if method.pooled else self.clients.sizes)
+                method.check_population(self.clients.sizes)
             except MethodError as error:
                 raise MethodError(f"{label}: {error}") from error
 

@@ -14,9 +14,10 @@ The only operation across clients is a sum of named tensors (`fedsub.aggregate`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -321,8 +322,74 @@ _SLOTS = {  # slot -> what it must have, and an example
 }
 
 
+@dataclass(frozen=True)
+class Options:
+    """How a run is computed, whatever the method."""
+
+    engine: str = "auto"
+    chunk: int | None = None
+    workers: int = 1
+    compile: bool = False
+    seed: int = 0
+    dropout: float = 0.0
+    on_bad_update: str = "skip"
+    scratch: Path | None = None  # a folder for clients' state that is too large for memory
+
+
+class Remembered(Protocol):
+    """What a trainer remembers besides the shared model, as a checkpoint keeps it (see `fedsub.state`)."""
+
+    tracking: bool
+
+    def small(self) -> Tree: ...
+    def tables(self) -> Tree: ...
+    def take_moved(self) -> dict[str, np.ndarray] | None: ...
+    def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
+
+
+class Trains(Protocol):
+    """The rounds of a method on a problem. It may also have ``measures`` and ``final_measures`` (see `Session`)."""
+
+    @property
+    def engine(self) -> Any: ...
+    @property
+    def state(self) -> Remembered: ...
+
+    def round(self, number: int) -> Any: ...  # a RoundReport
+    def model(self, number: int) -> Any: ...  # what is evaluated: a Tree, or a PersonalModel
+    def settle(self, number: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A method fitted to a problem, ready to train."""
+
+    trainer: Trains
+    reason: str  # how it is computed, in a sentence
+    columns: tuple[str, ...]  # what module and loss read
+    fallback: bool = False  # whether a faster way was tried in vain
+
+
+class Algorithm:
+    """Whatever `fedsub.run` can train with. Subclasses are frozen dataclasses and describe themselves as JSON."""
+
+    name: str
+    pooled: bool
+
+    def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
+        """Fit it to a problem. ``params`` is the shared model; training changes it in place."""
+        raise NotImplementedError
+
+    def check_population(self, sizes: np.ndarray) -> None:
+        """Raise MethodError if it cannot work with clients of these numbers of samples, such as too few of them."""
+
+    def describe(self) -> dict[str, Any]:
+        """The whole configuration as plain JSON values."""
+        return describe(self)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(Algorithm):
     """A composition of slots. Named methods (`fedsub.methods`) are functions that return one."""
 
     local: Local
@@ -367,9 +434,13 @@ class Method:
         for part in self.parts:
             part.check(self)
 
-    def describe(self) -> dict[str, Any]:
-        """The whole configuration as plain JSON values."""
-        return describe(self)
+    def check_population(self, sizes: np.ndarray) -> None:
+        self.sampler.bind(sizes.sum(keepdims=True) if self.pooled else sizes)
+
+    def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
+        from fedsub.rounds import prepare
+
+        return prepare(self, problem, params, options)
 
 
 def describe(value: Any) -> Any:

@@ -14,15 +14,16 @@ from typing import Any, Unpack, get_type_hints
 from fedsub.average import OverClients, OverHolders, OverSampledHolders
 from fedsub.batches import check_number
 from fedsub.compose import DEFAULTS, Common, compose
-from fedsub.core import Average, Method
+from fedsub.core import Algorithm, Average, Method
 from fedsub.errors import ConfigError, MethodError, nearest
+from fedsub.names import normal
 
 
 @dataclass(frozen=True)
 class Entry:
     """A line of the catalogue."""
 
-    make: Callable[..., Method]
+    make: Callable[..., Algorithm]
     title: str
     summary: str
     formula: str
@@ -343,9 +344,9 @@ CATALOGUE: dict[str, Entry] = {
 }  # fmt: skip
 
 
-def make(name: str, **arguments: Any) -> Method:
+def make(name: str, **arguments: Any) -> Algorithm:
     """A named method with arguments; those it does not take are an error that names the nearest one."""
-    key = name.lower().replace("-", "_")
+    key = normal(name)
     if key not in CATALOGUE:
         raise ConfigError(f"There is no method {name!r}; {nearest(key, CATALOGUE)}")
     entry = CATALOGUE[key]

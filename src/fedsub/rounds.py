@@ -11,8 +11,9 @@ import torch
 from fedsub import rng
 from fedsub.aggregate import CohortRows, SpaceRows, Sum
 from fedsub.batches import draw
-from fedsub.core import Cohort, Method, Tree
+from fedsub.core import Cohort, Method, Options, Prepared, Tree
 from fedsub.engines.base import Delivery, Job
+from fedsub.engines.setup import choose
 from fedsub.errors import NoUsableClient
 from fedsub.patterns import check_patterns
 from fedsub.probing import Prober
@@ -76,6 +77,7 @@ class Trainer:
         self.bytes = problem.traffic(method)
         self._rows = CohortRows(problem, self.device)
         self._prober = Prober(problem, method, columns)
+        self._settled = 0  # the last round after which every row was up to date
 
     def round(self, number: int) -> RoundReport:
         problem, method, state = self.problem, self.method, self.state
@@ -156,7 +158,7 @@ class Trainer:
 
     def model(self, number: int) -> Tree:
         """The parameters after round ``number``, for reading: a copy if rows must be brought up to date first."""
-        if not self.server.lazy:
+        if not self.server.lazy or number == self._settled:
             return self.params
         params, state = self.state.copy_tables(self.params)
         self.server.catch_up(params, None, state, self._time(number))
@@ -166,6 +168,7 @@ class Trainer:
         """Bring every row up to date in place, at the end of training."""
         if self.server.lazy:
             self.server.catch_up(self.params, None, self.state.server, self._time(number))
+            self._settled = number
 
     def _time(self, number: int) -> int:
         """The server's own count of rounds: those in which nobody took part leave everything as it is."""
@@ -195,3 +198,16 @@ class Trainer:
                 f"Round {number}: no client delivered a usable update; {len(rejected)} held NaN or infinity "
                 f"(clients {named}). Lower lr, or look at these clients' data."
             )
+
+
+def prepare(method: Method, problem: Problem, params: Tree, options: Options) -> Prepared:
+    """Choose an engine for a composition of slots, and make its trainer."""
+    choice = choose(
+        problem, method, params, engine=options.engine, chunk=options.chunk, workers=options.workers,
+        compile=options.compile, seed=options.seed,
+    )  # fmt: skip
+    trainer = Trainer(
+        problem, method, params, choice.engine, seed=options.seed, dropout=options.dropout,
+        on_bad_update=options.on_bad_update, scratch=options.scratch, columns=choice.columns,
+    )  # fmt: skip
+    return Prepared(trainer, choice.reason, choice.columns, choice.fallback)

@@ -15,23 +15,21 @@ from typing import Any
 import torch
 
 from fedsub.callbacks import Callback
-from fedsub.core import Method, Tree, describe
+from fedsub.core import Algorithm, Options, Tree, describe
 from fedsub.data.clients import Clients
-from fedsub.engines.setup import choose
 from fedsub.errors import CheckpointError, ConfigError, DataError, nearest
 from fedsub.evaluate import Evaluate, Evaluator
 from fedsub.files import JsonLines, dump
 from fedsub.objective import Objective
 from fedsub.problem import Problem
 from fedsub.result import Result, Target
-from fedsub.rounds import Trainer
-from fedsub.session import Interrupted, Session, deferred_interrupt, peak_memory
+from fedsub.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
 
 __all__ = ["Interrupted", "deferred_interrupt", "finished_result", "one_thread", "peak_memory", "run", "run_config"]
 
 
 def run(
-    method: Method,
+    method: Algorithm,
     objective: Objective,
     clients: Clients,
     *,
@@ -84,45 +82,28 @@ def run(
         try:
             if session.started:  # a configuration that differs is refused first
                 session.open()
-            choice = choose(
-                problem,
-                method,
-                params,
-                engine=engine,
-                chunk=chunk,
-                workers=workers,
-                compile=compile,
-                seed=seed,
+            scratch = session.dir.path.parent if session.dir is not None else None
+            options = Options(engine, chunk, workers, compile, seed, dropout, on_bad_update, scratch)
+            ready = method.prepare(problem, params, options)
+            session.event(ready.reason)
+            if ready.fallback and engine == "batched":
+                warnings.warn(ready.reason, stacklevel=2)
+            evaluator = Evaluator(
+                problem, _splits(clients, test, splits), evaluate or Evaluate(), ready.columns, clients
             )
-            session.event(choice.reason)
-            if choice.fallback and engine == "batched":
-                warnings.warn(choice.reason, stacklevel=2)
-            trainer = Trainer(
-                problem,
-                method,
-                params,
-                choice.engine,
-                seed=seed,
-                dropout=dropout,
-                on_bad_update=on_bad_update,
-                scratch=session.dir.path.parent if session.dir is not None else None,
-                columns=choice.columns,
-            )
-            parts = _splits(clients, test, splits)
-            evaluator = Evaluator(problem, parts, evaluate or Evaluate(), choice.columns, clients)
-            initial = session.history[0] if session.history else evaluator(params)
+            initial = session.history[0] if session.history else evaluate_at(ready.trainer, evaluator, 0)
             if goal is not None:
                 _check_target(goal, initial)
             session.open()  # nothing was written before: a refused start leaves ``out`` free
             if session.dir is not None:
                 session.dir.keep_samples(problem.clients.sizes)
-            return session.train(trainer, evaluator, initial, rounds, goal, stop_at_target)
+            return session.train(ready.trainer, evaluator, initial, rounds, goal, stop_at_target)
         finally:
             session.close()
 
 
 def run_config(
-    method: Method,
+    method: Algorithm,
     objective: Objective,
     clients: Clients,
     *,
@@ -244,7 +225,7 @@ def _check_settings(value: Any, where: str) -> None:
 
 
 def _check_types(method, objective, clients, test, splits, evaluate, callbacks) -> None:
-    if not isinstance(method, Method):
+    if not isinstance(method, Algorithm):
         raise ConfigError(f"method must be a Method, such as fedsub.methods.fedsubavg(); got {method!r}.")
     if not isinstance(objective, Objective):
         raise ConfigError(f"objective must be an Objective(module, loss, tables), got a {type(objective).__name__}.")

@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any
 
 from fedsub.checkpoint import Checkpoints, Snapshot
+from fedsub.core import Trains
 from fedsub.engines.setup import Auto
 from fedsub.errors import CheckpointError, RunError
 from fedsub.evaluate import Evaluator
 from fedsub.files import JsonLines, dump, write_atomic
 from fedsub.result import Result, Target
-from fedsub.rounds import RoundReport, Trainer
+from fedsub.rounds import RoundReport
 from fedsub.rundir import RunDir
 
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
@@ -107,7 +108,7 @@ class Session:
 
     def train(
         self,
-        trainer: Trainer,
+        trainer: Trains,
         evaluator: Evaluator,
         initial: dict[str, Any],
         rounds: int,
@@ -138,7 +139,7 @@ class Session:
                 self.spent = time.perf_counter() - start
                 last = number == rounds
                 if number % evaluator.plan.every == 0 or last:
-                    record |= evaluator(trainer.model(number))
+                    record |= evaluate_at(trainer, evaluator, number)
                     done = stop_at_target and goal is not None and goal.reached(record)
                 self._note(report)
                 self._record(record, report, time.perf_counter() - begin, time.process_time() - cpu)
@@ -147,7 +148,7 @@ class Session:
                 if interrupted() and not last and not done:
                     raise Interrupted(self._how_to_resume(number))
             trainer.settle(number)
-            final = evaluator.final(self.params)
+            final = _evaluate_finally(trainer, evaluator, number)
         self._warn_of_divergence()
         result = Result(
             method=self.method.name,
@@ -221,7 +222,7 @@ class Session:
                 )
         self._tell("on_round", record)
 
-    def _save(self, trainer: Trainer, number: int) -> None:
+    def _save(self, trainer: Trains, number: int) -> None:
         if self.saved is None or self.dir is None:
             return
         self.dir.flush()
@@ -255,6 +256,21 @@ class Session:
         if self.dir is None:
             return f"Stopped after round {number}; without an output directory there is nothing to resume."
         return f"Stopped after round {number}, which is saved. Go on with: fedsub resume {self.dir.path}"
+
+
+def evaluate_at(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
+    """The metrics after round ``number``: of the model, and those that a trainer measures itself (``measures``)."""
+    measures = getattr(trainer, "measures", None)
+    return evaluator(trainer.model(number)) | (measures(evaluator.splits) if measures is not None else {})
+
+
+def _evaluate_finally(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
+    """Everything, by split."""
+    final = evaluator.final(trainer.model(number))
+    measures = getattr(trainer, "final_measures", None)
+    for split, found in measures(evaluator.splits).items() if measures is not None else ():
+        final[split] = {**final.get(split, {}), **found}
+    return final
 
 
 @contextmanager

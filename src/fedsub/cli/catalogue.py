@@ -8,9 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from fedsub.cli.experiment import normal
 from fedsub.cli.show import View
 from fedsub.errors import ConfigError, nearest
+from fedsub.names import normal
 
 MEANING = {
     "lr": "local step size",

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedsub import tasks
 from fedsub.config import Config, merge, parse, show, words
 from fedsub.errors import ConfigError, nearest
+from fedsub.names import normal
 
 if TYPE_CHECKING:
-    from fedsub.core import Method
+    from fedsub.core import Algorithm
     from fedsub.data import Clients
     from fedsub.evaluate import Evaluate
     from fedsub.objective import Objective
@@ -155,7 +156,7 @@ class Experiment:
         given = self.config.train.clients_per_round
         return None if given == "all" else min(DEFAULT_COHORT, population) if given is None else given
 
-    def methods(self, population: int) -> dict[str, Method]:
+    def methods(self, population: int) -> dict[str, Algorithm]:
         """The configured methods by label."""
         from fedsub.methods import make
 
@@ -221,10 +222,6 @@ def expand(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{path} starts with the home directory of an unknown user; write the full path.") from error
-
-
-def normal(name: str) -> str:
-    return name.lower().replace("-", "_").replace(" ", "_")
 
 
 def _fits(value: Any, hint: Any) -> bool:

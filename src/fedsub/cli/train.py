@@ -39,7 +39,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         methods = experiment.methods(len(clients))
         for label, method in methods.items():
             try:
-                method.sampler.bind(clients.sizes.sum(keepdims=True) if method.pooled else clients.sizes)
+                method.check_population(clients.sizes)
             except MethodError as error:  # too large a cohort
                 raise MethodError(f"{label}: {error}") from error
         objective = experiment.objective(clients)

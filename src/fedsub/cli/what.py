@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsub import tasks
-from fedsub.cli.experiment import TABLES, Experiment, expand, normal
+from fedsub.cli.experiment import TABLES, Experiment, expand
 from fedsub.cli.options import DataFlags, given
 from fedsub.config import merge, parse, parse_set, read_toml
 from fedsub.errors import ConfigError, nearest
+from fedsub.names import normal
 
 OWN_SETTINGS = ("lr", "local_steps", "local_epochs", "batch_size", "clients_per_round")
 

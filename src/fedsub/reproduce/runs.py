@@ -16,12 +16,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from fedsub.cli.experiment import Experiment, Model, normal
+from fedsub.cli.experiment import Experiment, Model
 from fedsub.comparing import Comparison
 from fedsub.data import Clients
 from fedsub.errors import RunError
 from fedsub.files import dump, writing
 from fedsub.methods import make
+from fedsub.names import normal
 from fedsub.result import Target
 from fedsub.rundir import VERSION
 from fedsub.running import finished_result

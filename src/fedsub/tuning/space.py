@@ -20,7 +20,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from fedsub import rng
-from fedsub.core import Method
+from fedsub.core import Algorithm
 from fedsub.errors import ConfigError, MethodError, nearest
 from fedsub.methods import CATALOGUE, Common, make
 
@@ -67,11 +67,11 @@ class Candidate:
 
     label: str
     name: str
-    make: Callable[..., Method]
+    make: Callable[..., Algorithm]
     fixed: Mapping[str, Any]
     types: Mapping[str, Any]
 
-    def build(self, values: Values) -> Method:
+    def build(self, values: Values) -> Algorithm:
         """The method with these values over its fixed settings."""
         fixed = {k: v for k, v in self.fixed.items() if EXCLUDE.get(k) not in values}
         return self.make(**{**fixed, **values})
@@ -298,7 +298,7 @@ def check(candidate: Candidate, settings: Sequence[Values], sizes: np.ndarray) -
     for values in settings:
         try:
             method = candidate.build(values)
-            method.sampler.bind(sizes.sum(keepdims=True) if method.pooled else sizes)  # too large a cohort
+            method.check_population(sizes)  # too large a cohort
             refusals.append(None)
         except MethodError as error:
             refusals.append(str(error))

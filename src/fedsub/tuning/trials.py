@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsub.comparing import slug
-from fedsub.core import Method
+from fedsub.core import Algorithm
 from fedsub.data.clients import Clients
 from fedsub.errors import CheckpointError, DataError, RunError
 from fedsub.files import JsonLines, dump, write_atomic
@@ -49,7 +49,7 @@ class Bench:
     def record(self, job: Job) -> Path | None:
         return None if self.folder is None else self.folder / f"{job.name}.json"
 
-    def job(self, label: str, method: Method, objective: Objective, seed: int, rounds: int) -> Job:
+    def job(self, label: str, method: Algorithm, objective: Objective, seed: int, rounds: int) -> Job:
         """A trial to be trained here, with its identity."""
         splits = dict(self.splits)
         config = run_config(method, objective, self.clients, splits=splits, seed=seed, rounds=rounds, **self.options)
@@ -61,7 +61,7 @@ class Job:
     """A trial before it is trained."""
 
     label: str
-    method: Method = field(repr=False)
+    method: Algorithm = field(repr=False)
     seed: int
     rounds: int
     id: str

@@ -15,6 +15,8 @@ Array = np.ndarray
 
 # One constant per purpose keeps streams apart that share (seed, round, client).
 COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER, TIE, AVAILABLE, PHASE, PART, TWIN = range(1, 13)
+PERSONAL = 30
+COIN, TERM, REFRESH = range(40, 43)  # the mixture's coin, a client's term, when the reference point moves
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -1,0 +1,53 @@
+"""The mixture of global and local models: every client its own x_i, pulled to the mean by λ.
+
+functions, quadratics    the local functions of all clients at once; quadratics with closed forms
+constants, curvature     step sizes, rates and bounds from (L, μ, λ, m); estimates of L and μ
+solver, coin             the frame of every algorithm; what those with a coin share
+gd, sgd                  LGD, L2GD, L2GD+; L2SGD, L2SGD2, L2SGD+
+proximal, inner          APGD1, APGD2, IAPGD; local proxes
+katyusha                 AL2SGD+
+path                     x(λ) from local to global; the link with MAML
+"""
+
+from fedsub.mixture.constants import Constants
+from fedsub.mixture.curvature import Curvature, curvature, estimate_constants
+from fedsub.mixture.functions import Functions, Memory
+from fedsub.mixture.gd import L2GD, LGD, L2GDPlus
+from fedsub.mixture.katyusha import AL2SGDPlus
+from fedsub.mixture.path import PathPoint, lambda_grid, maml_gap, trace_path
+from fedsub.mixture.proximal import APGD1, APGD2, IAPGD
+from fedsub.mixture.quadratics import Quadratics
+from fedsub.mixture.sgd import L2SGD, L2SGD2, L2SGDPlus
+from fedsub.mixture.solver import Solver, State, Step
+
+SOLVERS = {
+    solver.name: solver for solver in (LGD, L2GD, L2GDPlus, L2SGD, L2SGD2, L2SGDPlus, APGD1, APGD2, IAPGD, AL2SGDPlus)
+}
+
+__all__ = [
+    "APGD1",
+    "APGD2",
+    "IAPGD",
+    "L2GD",
+    "L2SGD",
+    "L2SGD2",
+    "LGD",
+    "SOLVERS",
+    "AL2SGDPlus",
+    "Constants",
+    "Curvature",
+    "Functions",
+    "L2GDPlus",
+    "L2SGDPlus",
+    "Memory",
+    "PathPoint",
+    "Quadratics",
+    "Solver",
+    "State",
+    "Step",
+    "curvature",
+    "estimate_constants",
+    "lambda_grid",
+    "maml_gap",
+    "trace_path",
+]

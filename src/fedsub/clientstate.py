@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +28,23 @@ MAPPED_FROM = 1 << 30  # bytes from which a slot lives in a file instead of in m
 class ClientState:
     """Slots of all clients. ``tensors`` are named "slot/parameter" and go into checkpoints by moved rows."""
 
-    def __init__(self, problem: Problem, params: Tree, slots: Sequence[str], *, folder: Path | None = None):
-        self.problem, self.slots, self.folder = problem, tuple(slots), folder
+    def __init__(
+        self,
+        problem: Problem,
+        params: Tree,
+        slots: Sequence[str] | Mapping[str, Sequence[str]],
+        *,
+        folder: Path | None = None,
+    ):
+        """``slots`` names them, or says for which parameters each is kept."""
+        named = slots if isinstance(slots, Mapping) else dict.fromkeys(slots, problem.names)
+        self.problem, self.folder = problem, folder
+        self.slots: dict[str, tuple[str, ...]] = {slot: tuple(names) for slot, names in named.items()}
         self.device = next(iter(params.values())).device
         self.tensors: Tree = {}
-        for slot in self.slots:
-            for name, like in params.items():
-                self.tensors[f"{slot}/{name}"] = self._zeros(name, like)
+        for slot, names in self.slots.items():
+            for name in names:
+                self.tensors[f"{slot}/{name}"] = self._zeros(name, params[name])
         self.moved = {key: Moved(len(stored)) for key, stored in self.tensors.items()}
 
     def _zeros(self, name: str, like: Tensor) -> Tensor:
@@ -54,7 +64,7 @@ class ClientState:
     def read(self, slot: str, clients: np.ndarray) -> Tree:
         """A slot of some clients, stacked: their rows one behind the other, dense [c, …]."""
         out: Tree = {}
-        for name in self.problem.names:
+        for name in self.slots[slot]:
             stored, space = self.tensors[f"{slot}/{name}"], self.problem.tables.get(name)
             if space is not None and _by_runs(stored):
                 values = stored.numpy()

@@ -16,7 +16,7 @@ from fedsub.batches import check_number
 from fedsub.core import Average, Local, Method, Part, Sampler, Server
 from fedsub.errors import ConfigError, MethodError, nearest
 from fedsub.local import SGD, Adam
-from fedsub.parts import ClipRows, ControlVariates, NormalisedSteps, Prox
+from fedsub.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox
 from fedsub.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform
 from fedsub.schedules import parse as parse_schedule
 from fedsub.servers import Adagrad, Add, FrequencyAware, ScaffoldHistory, Yogi
@@ -42,6 +42,8 @@ class Common(TypedDict, total=False):
     mu: float  # proximal term
     variates: str | None  # Scaffold's control variates: "I" or "II"
     normalise: bool  # FedNova's normalised steps
+    personal: str | list[str] | None  # parameters that stay with the client: patterns, or "last" (layer)
+    personal_init: str  # "random" or "shared"
     clip_rows: float | None  # at the server: largest step of a row
     server: str
     server_momentum: float
@@ -57,7 +59,8 @@ class Common(TypedDict, total=False):
 DEFAULTS = Common(
     lr=0.1, local_steps=10, local_epochs=None, batch_size=5, clients_per_round=50, server_lr=None, batches="shuffled",
     replacement=False, solver="sgd", momentum=0.0, weight_decay=0.0, clip_norm=None, schedule=None, mu=0.0,
-    variates=None, normalise=False, clip_rows=None, server="add", server_momentum=0.0, beta1=None, beta2=0.99,
+    variates=None, normalise=False, personal=None, personal_init="random", clip_rows=None,
+    server="add", server_momentum=0.0, beta1=None, beta2=0.99,
     tau=1e-3, sparse_server=False, codec=None, sampler="uniform", groups=None,
 )  # fmt: skip
 
@@ -131,6 +134,11 @@ def _local(s: Mapping[str, Any], groups: Any) -> Local:
 
 def _parts(s: Mapping[str, Any]) -> tuple[Part, ...]:
     parts: list[Part] = []
+    if s["personal"] is not None:
+        names = s["personal"]
+        parts.append(Personal((names,) if isinstance(names, str) else tuple(names), init=s["personal_init"]))
+    elif s["personal_init"] != DEFAULTS.get("personal_init"):
+        raise MethodError(f"personal_init={s['personal_init']!r} means nothing without personal parameters.")
     check_number("mu", s["mu"])
     if s["mu"]:
         parts.append(Prox(s["mu"]))

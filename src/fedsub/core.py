@@ -28,6 +28,7 @@ from fedsub import rng
 from fedsub.errors import MethodError
 
 if TYPE_CHECKING:
+    from fedsub.clientstate import ClientState
     from fedsub.problem import Problem
 
 Tree = dict[str, Tensor]  # names as in module.named_parameters()
@@ -207,6 +208,17 @@ class Part:
 
     def check(self, method: Method) -> None:
         """Raise MethodError if this part makes no sense in the method; called when it is built."""
+
+    def private(self, names: Collection[str]) -> tuple[str, ...]:
+        """The parameters that clients keep for themselves: they are neither sent nor counted as traffic."""
+        return ()
+
+    def kept_names(self, slot: str, names: Collection[str]) -> tuple[str, ...]:
+        """The parameters for which a client slot is kept."""
+        return tuple(names)
+
+    def fill(self, kept: ClientState, params: Tree, seed: int) -> None:
+        """Before the first round: what clients keep at first, if not zeros."""
 
     def begin(self, params: Tree, work: Work) -> None:
         """Client: before the first local step."""
@@ -433,6 +445,10 @@ class Method(Algorithm):
             raise MethodError(f"{type(stateful[0]).__name__} is for clients; pooled data has none.")
         for part in self.parts:
             part.check(self)
+
+    def private(self, names: Collection[str]) -> tuple[str, ...]:
+        """The parameters that stay with the clients."""
+        return tuple(name for part in self.parts for name in part.private(names))
 
     def check_population(self, sizes: np.ndarray) -> None:
         self.sampler.bind(sizes.sum(keepdims=True) if self.pooled else sizes)

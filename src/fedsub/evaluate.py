@@ -17,6 +17,7 @@ from fedsub.engines.base import columns_to, template
 from fedsub.errors import ConfigError, nearest
 from fedsub.heat import deciles, row_heat
 from fedsub.losses import Binary, CrossEntropy, HalfCrossEntropy
+from fedsub.personal import PersonalModel, Predictor
 from fedsub.problem import Problem
 
 BATCH = 1024  # modest batches stay in the cache
@@ -88,6 +89,7 @@ class Evaluator:
         self.problem, self.splits, self.plan, self.columns = problem, splits, plan, columns
         self.population = population or problem.clients
         self._module: nn.Module | None = None
+        self._personal: Predictor | None = None
         self._decile: dict[str, np.ndarray] | None = None
         self._masks: dict[tuple[str, int], np.ndarray] = {}
         for name, part in plan.slices.items():
@@ -102,26 +104,28 @@ class Evaluator:
                         "its ids would mean other rows; make all splits from the same data, with Clients.split."
                     )
 
-    def __call__(self, params: Tree) -> dict[str, float]:
-        """Scalars by split: {"train.ce": …, "test.auc": …}."""
-        module = self._full(params)
+    def __call__(self, model: Tree | PersonalModel) -> dict[str, float]:
+        """Scalars by split: {"train.ce": …, "test.auc": …}. Of personal models, each is asked for its client's."""
         out: dict[str, float] = {}
         for name, clients in self.splits.items():
             chosen = self._choose(name, clients, self.plan.count(name))
-            losses, outputs, labels, _ = self._predict(module, clients, chosen)
+            losses, outputs, labels, _ = self._predict(model, clients, chosen)
             out |= {f"{name}.{k}": v for k, v in self._measure(losses, outputs, labels).items()}
             for part, mask in self._slices(name, clients, chosen):
                 found = self._measure(losses[mask], outputs[mask], labels[mask])
                 out |= {f"{part}.{k}": v for k, v in found.items()}
         return out
 
-    def final(self, params: Tree) -> dict[str, Any]:
-        """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features) and ``spread``."""
-        module = self._full(params)
+    def final(self, model: Tree | PersonalModel) -> dict[str, Any]:
+        """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features), ``spread`` and ``by_client``.
+
+        ``gain`` of personal models is over the shared one, on the same samples.
+        """
         out: dict[str, Any] = {}
         for name, clients in self.splits.items():
             chosen = self._choose(name, clients, self.plan.final_samples)
-            losses, outputs, labels, heat = self._predict(module, clients, chosen, with_heat=bool(self.problem.spaces))
+            losses, outputs, labels, heat = self._predict(model, clients, chosen, with_heat=bool(self.problem.spaces))
+            owners = clients.clients_of(chosen)
             by_decile = metrics.by_group(
                 heat,
                 np.arange(-1, 10) if self.problem.spaces else np.arange(0),
@@ -131,8 +135,14 @@ class Evaluator:
                 "samples": len(chosen),
                 **self._measure(losses, outputs, labels),
                 "deciles": by_decile,
-                "spread": metrics.spread(losses, clients.clients_of(chosen)),
+                "spread": metrics.spread(losses, owners),
+                "by_client": metrics.by_client(losses, self._scores(outputs, len(losses)), labels, owners),
             }
+            if isinstance(model, PersonalModel):
+                before, said, _, _ = self._predict(model.shared, clients, chosen)
+                of_all = metrics.by_client(before, self._scores(said, len(losses)), labels, owners)
+                out[name]["shared"] = {**self._measure(before, said, labels), "by_client": of_all}
+                out[name]["gain"] = metrics.gain(losses, before, owners)
             for part, mask in self._slices(name, clients, chosen):
                 found = self._measure(losses[mask], outputs[mask], labels[mask])
                 out[part] = {"samples": int(mask.sum()), **found}
@@ -165,33 +175,59 @@ class Evaluator:
         word = rng.key(rng.EVALUATION, len(name), *name.encode())
         return np.sort(rng.first_of_permutation(clients.samples, count, word))
 
-    def _predict(self, module: nn.Module, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False):
-        objective, label = self.problem.objective, getattr(self.problem.objective.loss, "label", None)
+    def _predict(
+        self, model: Tree | PersonalModel, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(losses, outputs, labels, decile of the coldest feature) of the chosen samples."""
+        label = getattr(self.problem.objective.loss, "label", None)
+        # Only these losses are measured by more than their value; other outputs may be anything.
+        scored = isinstance(self.problem.objective.loss, Binary | HalfCrossEntropy | CrossEntropy)
+        if isinstance(model, PersonalModel):
+            losses, said = self._predictor(model)(model, clients, chosen)
+            columns = tuple(c for c in self.columns if c == label or (with_heat and clients.columns[c].space))
+            arrays = clients.gather(chosen, columns, local=False)
+            heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
+            outputs = _plain(said) if scored else np.zeros(len(chosen))
+            return losses, outputs, arrays[label] if label else np.zeros(len(chosen)), heat
+        module = self._full(model)
         device = next(module.parameters()).device
-        losses, outputs, labels, heat = [], [], [], []
+        found: list[tuple[np.ndarray, ...]] = []
         with torch.no_grad():
             for low in range(0, len(chosen), BATCH):
                 samples = chosen[low : low + BATCH]
                 arrays = clients.gather(samples, self.columns, local=False)
                 batch = columns_to(arrays, device)
                 batch["sample_mask"] = torch.ones(len(samples), device=device)
-                output = objective.output(module, batch)
-                value = objective.loss(output, batch)
-                losses.append(value.expand(len(samples)).double().cpu().numpy())
-                # Only these losses are measured by more than their value; other outputs may be anything.
-                scored = isinstance(objective.loss, Binary | HalfCrossEntropy | CrossEntropy)
-                outputs.append(_plain(output) if scored else np.zeros(len(samples)))
-                labels.append(arrays[label] if label else np.zeros(len(samples)))
-                if with_heat:
-                    heat.append(self._coldest(clients, arrays))
-        return tuple(np.concatenate(parts) if parts else np.zeros(0) for parts in (losses, outputs, labels, heat))
+                output = self.problem.objective.output(module, batch)
+                value = self.problem.objective.loss(output, batch)
+                found.append((
+                    value.expand(len(samples)).double().cpu().numpy(),
+                    _plain(output) if scored else np.zeros(len(samples)),
+                    arrays[label] if label else np.zeros(len(samples)),
+                    self._coldest(clients, arrays) if with_heat else np.zeros(0),
+                ))  # fmt: skip
+        if not found:
+            return np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)
+        losses, outputs, labels, heat = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return losses, outputs, labels, heat
+
+    def _predictor(self, model: PersonalModel) -> Predictor:
+        if self._personal is None:
+            self._personal = Predictor(self.problem, self.columns, next(iter(model.shared.values())).device)
+        return self._personal
+
+    def _scores(self, outputs: np.ndarray, count: int) -> np.ndarray | None:
+        """One number a sample by which positives are ranked, for losses of two classes."""
+        loss = self.problem.objective.loss
+        if isinstance(loss, Binary):
+            return outputs.reshape(count, -1)[:, 0]
+        return outputs[:, 0] - outputs[:, 1] if isinstance(loss, HalfCrossEntropy) else None
 
     def _measure(self, losses, outputs, labels) -> dict[str, float]:
         loss = self.problem.objective.loss
-        if isinstance(loss, Binary):
-            return metrics.binary(losses, outputs.reshape(len(losses), -1)[:, 0], labels)
-        if isinstance(loss, HalfCrossEntropy):
-            return metrics.binary(2 * losses, outputs[:, 0] - outputs[:, 1], labels)
+        scores = self._scores(outputs, len(losses))
+        if scores is not None:
+            return metrics.binary(losses * (2 if isinstance(loss, HalfCrossEntropy) else 1), scores, labels)
         if isinstance(loss, CrossEntropy):
             return {"ce": float(losses.mean()), "accuracy": float((outputs.argmax(-1) == labels).mean())}
         return {"loss": float(losses.mean())}

@@ -250,6 +250,19 @@ def ucb_cs(*, gamma: float = 0.7, **common: Unpack[Common]) -> Method:
     return _method("ucb_cs", OverClients("clients"), common, sampler=f"ucb:{gamma}")
 
 
+def fedper(
+    *, personal: str | list[str] = "last", personal_init: str = "random", weighting: str = "samples",
+    **common: Unpack[Common],
+) -> Method:  # fmt: skip
+    """FedPer: FedAvg on the shared layers; every client keeps layers of its own, which never leave it.
+
+    ``personal`` names them: patterns, or "last". M. G. Arivazhagan et al., "Federated Learning with Personalization
+    Layers", 2019. For shared tables with the heat correction: ``fedsubavg(personal="head.*")``.
+    """
+    settings: dict[str, Any] = {"personal": personal, "personal_init": personal_init, **common}
+    return _method("fedper", OverClients(weighting), settings)
+
+
 def fedsubadam(
     *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
 ) -> Method:
@@ -331,6 +344,9 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "ucb_cs": Entry(
         ucb_cs, "UCB-CS", "a bandit selects clients", "p_k (L/N + √(2σ² ln T / N))", "Cho et al. 2020"
+    ),
+    "fedper": Entry(
+        fedper, "FedPer", "clients keep layers of their own", "W_B + Σ γ_i Δ_B,i; W_i stays", "Arivazhagan et al. 2019",
     ),
     "fedsubadam": Entry(
         fedsubadam, "FedSubAvg + Adam", "heat correction, Adam at the server", "FedAdam on (W/W_m) Δ_m", "fedsub",

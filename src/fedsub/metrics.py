@@ -51,3 +51,49 @@ def spread(values: Array, owners: Array) -> dict[str, float]:
         "median": float(middle),
         "p90": float(high),
     }
+
+
+def by_client(losses: Array, scores: Array | None, labels: Array, owners: Array) -> dict[str, float]:
+    """Means over clients, each counted once: of the loss, of its worst tenth of clients, and of the AUC.
+
+    The AUC is over the ``auc_clients`` that have samples of both classes.
+    """
+    _, inverse, counts = np.unique(owners, return_inverse=True, return_counts=True)
+    means = np.sort(np.bincount(inverse, weights=losses) / counts)
+    worst = means[-max(1, len(means) // 10) :]
+    found = {"clients": len(means), "loss": float(means.mean()), "worst_decile_loss": float(worst.mean())}
+    if scores is not None:
+        one_by_one = auc_by_client(scores, labels, inverse, len(means))
+        one_by_one = np.sort(one_by_one[~np.isnan(one_by_one)])
+        found["auc_clients"] = len(one_by_one)
+        if len(one_by_one):
+            found["auc"] = float(one_by_one.mean())
+            found["worst_decile_auc"] = float(one_by_one[: max(1, len(one_by_one) // 10)].mean())
+    return found
+
+
+def auc_by_client(scores: Array, labels: Array, owners: Array, clients: int) -> Array:
+    """`auc` of every client's samples at once; ``owners`` are 0 … clients − 1."""
+    order = np.lexsort((scores, owners))
+    owner, score, positive = owners[order], scores[order], labels[order] > 0.5
+    new = np.r_[True, (owner[1:] != owner[:-1]) | (score[1:] != score[:-1])]  # ties share their mean rank
+    group = np.cumsum(new) - 1
+    sizes = np.bincount(group)
+    first = np.searchsorted(owner, np.arange(clients))  # where each client's samples begin
+    rank = (np.cumsum(sizes) - (sizes - 1) / 2)[group] - first[owner]
+    n_pos = np.bincount(owner, weights=positive, minlength=clients)
+    n_neg = np.bincount(owner, minlength=clients) - n_pos
+    with np.errstate(invalid="ignore", divide="ignore"):
+        above = np.bincount(owner, weights=rank * positive, minlength=clients) - n_pos * (n_pos + 1) / 2
+        return np.where((n_pos > 0) & (n_neg > 0), above / (n_pos * n_neg), np.nan)
+
+
+def gain(losses: Array, before: Array, owners: Array) -> dict[str, float]:
+    """By how much the loss is lower than ``before``, by client: its mean, deciles, and who is better off."""
+    _, inverse, counts = np.unique(owners, return_inverse=True, return_counts=True)
+    gained = np.bincount(inverse, weights=before - losses) / counts
+    low, middle, high = np.quantile(gained, [0.1, 0.5, 0.9])
+    return {
+        "mean": float(gained.mean()), "p10": float(low), "median": float(middle), "p90": float(high),
+        "better_off": float((gained > 0).mean()),
+    }  # fmt: skip

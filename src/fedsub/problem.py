@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -68,25 +69,26 @@ class Problem:
         return out
 
     @cached_property
-    def _weights_in_bytes(self) -> tuple[dict[str, int], int]:
-        """Bytes of one row of each table, and of all dense parameters together."""
+    def _weights_in_bytes(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Bytes of one row of each table, and of each dense parameter."""
         own = dict(self.objective.module.named_parameters())
         row = {n: own[n][:1].numel() * own[n].element_size() for n in self.tables}
-        return row, sum(own[n].numel() * own[n].element_size() for n in self.dense)
+        return row, {n: own[n].numel() * own[n].element_size() for n in self.dense}
 
-    def sizes_in_bytes(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(bytes down, bytes up) of each client for one round without compression.
+    def sizes_in_bytes(self, clients: np.ndarray, private: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """(bytes down, bytes up) of each client for one round without compression; ``private`` ones are not sent.
 
         The client asks for its rows by id (up), receives rows and dense parameters (down), and returns
         the updates in the same order (up), so ids cross once.
         """
         row, dense = self._weights_in_bytes
-        values = np.full(len(clients), dense, np.int64)
+        values = np.full(len(clients), sum(size for n, size in dense.items() if n not in private), np.int64)
         ids = np.zeros(len(clients), np.int64)
-        for space in self.spaces.values():
+        for space in {self.tables[n].name: self.tables[n] for n in self.tables if n not in private}.values():
             ids += space.counts[clients] * (4 if space.size < 2**32 else 8)
         for name, space in self.tables.items():
-            values += space.counts[clients] * row[name]
+            if name not in private:
+                values += space.counts[clients] * row[name]
         return values, values + ids
 
     def traffic(self, method: Method) -> Traffic:
@@ -103,7 +105,7 @@ class Traffic:
     """
 
     def __init__(self, problem: Problem, method: Method):
-        self.problem, self.pooled = problem, method.pooled
+        self.problem, self.pooled, self.private = problem, method.pooled, method.private(problem.names)
         self.sent = 1 + sum(len(part.server_slots) for part in method.parts)
         self.returned = 1 + sum(len(part.payloads) for part in method.parts)
         self.numbers = 4 * sum(len(part.numbers) for part in method.parts)
@@ -112,24 +114,28 @@ class Traffic:
             from fedsub.codecs.wire import row_id_bytes
 
             self.compact = {
-                name: row_id_bytes(space.row_offsets, space.rows, space.size) for name, space in problem.spaces.items()
+                space.name: row_id_bytes(space.row_offsets, space.rows, space.size)
+                for table, space in problem.tables.items()
+                if table not in self.private
             }
 
     def plain(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(down, up) before an update is encoded."""
         if self.pooled:
             return np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
-        values, up = self.problem.sizes_in_bytes(clients)
+        values, up = self.problem.sizes_in_bytes(clients, self.private)
         ids = up - values
         if self.compact is not None:
-            ids = np.sum([sizes[clients] for sizes in self.compact.values()], axis=0, dtype=np.int64)
+            ids = np.zeros(len(clients), np.int64)
+            for sizes in self.compact.values():
+                ids += sizes[clients]
         return values * self.sent, values * self.returned + ids + self.numbers
 
     def encoded(self, up: np.ndarray, clients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Bytes up of clients that delivered, with their updates as long as a codec made them (−1: plain)."""
         if self.compact is None:  # no codec
             return up
-        values, _ = self.problem.sizes_in_bytes(clients)
+        values, _ = self.problem.sizes_in_bytes(clients, self.private)
         return np.where(lengths >= 0, up - values + lengths, up)
 
 

@@ -15,7 +15,9 @@ from fedsub.core import Cohort, Method, Options, Prepared, Tree
 from fedsub.engines.base import Delivery, Job
 from fedsub.engines.setup import choose
 from fedsub.errors import NoUsableClient
+from fedsub.parts import Personal
 from fedsub.patterns import check_patterns
+from fedsub.personal import PersonalModel
 from fedsub.probing import Prober
 from fedsub.problem import Problem
 from fedsub.state import State
@@ -73,7 +75,7 @@ class Trainer:
         if hasattr(self.server, "fitted"):
             count = getattr(method.sampler, "clients_per_round", len(problem.clients))
             self.server = self.server.fitted(min(1.0, count / len(problem.clients)))  # type: ignore[attr-defined]
-        self.state = State(problem, replace(method, server=self.server), params, self.sampler.state, scratch)
+        self.state = State(problem, replace(method, server=self.server), params, self.sampler.state, scratch, seed)
         self.bytes = problem.traffic(method)
         self._rows = CohortRows(problem, self.device)
         self._prober = Prober(problem, method, columns)
@@ -156,8 +158,17 @@ class Trainer:
             self.server.catch_up(self.params, union, self.state.server, self._time(number) - 1)
             self.state.note(union)
 
-    def model(self, number: int) -> Tree:
-        """The parameters after round ``number``, for reading: a copy if rows must be brought up to date first."""
+    def model(self, number: int) -> Tree | PersonalModel:
+        """What is evaluated after round ``number``."""
+        shared = self._shared(number)
+        names = self.method.private(self.problem.names)
+        if not names:
+            return shared
+        assert self.state.kept is not None
+        return PersonalModel(shared, self.state.kept, Personal.slot, names)
+
+    def _shared(self, number: int) -> Tree:
+        """The server's parameters, for reading: a copy if rows must be brought up to date first."""
         if not self.server.lazy or number == self._settled:
             return self.params
         params, state = self.state.copy_tables(self.params)

@@ -23,7 +23,13 @@ from fedsub.problem import Problem
 
 class State:
     def __init__(
-        self, problem: Problem, method: Method, params: Tree, sampler: dict[str, np.ndarray], folder: Path | None
+        self,
+        problem: Problem,
+        method: Method,
+        params: Tree,
+        sampler: dict[str, np.ndarray],
+        folder: Path | None,
+        seed: int = 0,
     ):
         self.problem, self.method, self.sampler = problem, method, sampler
         self.server: Tree = method.server.init(params, problem.tables)
@@ -32,8 +38,15 @@ class State:
             for part in method.parts
             if part.server_slots
         }
-        slots = [f"{part.key}.{slot}" for part in method.parts for slot in part.client_slots]
+        slots = {
+            f"{part.key}.{slot}": part.kept_names(slot, problem.names)
+            for part in method.parts
+            for slot in part.client_slots
+        }
         self.kept = ClientState(problem, params, slots, folder=folder) if slots else None
+        if self.kept is not None:
+            for part in method.parts:
+                part.fill(self.kept, params, seed)
         self.skipped = torch.zeros((), dtype=torch.int64)  # rounds in which nobody took part
         self.tracking = True  # whether anybody will ask which rows moved
         self._moved = {name: Moved(len(params[name])) for name in problem.tables}

@@ -2,7 +2,8 @@
 
 from fedsub.parts.clip_rows import ClipRows
 from fedsub.parts.nova import NormalisedSteps
+from fedsub.parts.personal import Personal
 from fedsub.parts.prox import Prox
 from fedsub.parts.scaffold import ControlVariates
 
-__all__ = ["ClipRows", "ControlVariates", "NormalisedSteps", "Prox"]
+__all__ = ["ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox"]

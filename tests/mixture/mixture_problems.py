@@ -7,7 +7,7 @@ import torch
 
 from fedsub.core import Tree
 from fedsub.mixture import Constants, Functions, Quadratics, Solver, State
-from fedsub.mixture.functions import minus
+from fedsub.mixture.functions import Change, Rows, minus
 
 LAM = 2.0
 
@@ -43,6 +43,7 @@ class Submodels:
     def __init__(self, held: list[list[int]], terms: list[int], width: int = 2, dense: int = 3, seed: int = 0):
         draw = np.random.default_rng(seed)
         self.held, self.width, self.dense = held, width, dense
+        self.rows_only = False  # whether changes of the table are told row by row
         self.clients, self.terms = len(held), np.array(terms, np.int64)
         self.sizes = [len(rows) * width + dense for rows in held]
         self.H, self.e = [], []
@@ -87,7 +88,7 @@ class Submodels:
         return {"table": torch.from_numpy(means), "dense": x["dense"].mean(0).expand_as(x["dense"]).clone()}
 
     def memory(self) -> SubmodelMemory:
-        return SubmodelMemory(self)
+        return SubmodelMemory(self, self.rows_only)
 
     def dot(self, x: Tree, y: Tree) -> np.ndarray:
         return np.array([a @ b for a, b in zip(self.vectors(x), self.vectors(y), strict=True)])
@@ -129,8 +130,8 @@ class Submodels:
 class SubmodelMemory:
     """J_i[:, l], a list of trees by term and client."""
 
-    def __init__(self, functions: Submodels):
-        self.functions = functions
+    def __init__(self, functions: Submodels, rows_only: bool):
+        self.functions, self.rows_only = functions, rows_only
         self.stored = [torch.zeros(m, size) for m, size in zip(functions.terms, functions.sizes, strict=True)]
         self.stored = [s.to(torch.float64) for s in self.stored]
 
@@ -142,12 +143,17 @@ class SubmodelMemory:
     def tensors(self) -> Tree:
         return {str(i): s for i, s in enumerate(self.stored)}
 
-    def swap(self, which: np.ndarray, gradient: Tree) -> Tree:
+    def swap(self, which: np.ndarray, gradient: Tree) -> Change:
         new = self.functions.vectors(gradient)
         changes = [g - self.stored[i][which[i]].numpy() for i, g in enumerate(new)]
         for i, g in enumerate(new):
             self.stored[i][which[i]] = torch.from_numpy(g)
-        return self.functions.tree(changes)
+        change = self.functions.tree(changes)
+        if not self.rows_only:
+            return change
+        half = change["table"] / 2  # every row twice
+        places = torch.arange(len(half)).repeat(2)
+        return {"table": Rows(places, torch.cat([half, half])), "dense": change["dense"]}
 
 
 def some_submodels() -> Submodels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from mixture_problems import five_clients, run, some_submodels, squared
+from mixture_problems import Submodels, five_clients, run, some_submodels, squared
 
 from fedsub.errors import CheckpointError
 from fedsub.mixture import APGD1, APGD2, IAPGD, L2GD, L2SGD, L2SGD2, LGD, SOLVERS, AL2SGDPlus, L2GDPlus, L2SGDPlus
@@ -72,6 +72,18 @@ def test_submodels_reach_the_solution_of_their_linear_system(solver, iterations:
     f = some_submodels()
     state = run(solver, f, f.constants(), iterations)
     assert squared(f, state.x, f.solution(LAM)) < error
+
+
+@pytest.mark.parametrize("terms", [[2, 5, 1, 3], [3, 3, 3, 3]])
+def test_changes_told_row_by_row_are_the_same(terms: list[int]):
+    states = []
+    for rows_only in (False, True):
+        f = Submodels([[0, 1, 2], [1, 3], [1, 2, 3, 4], [1]], terms)
+        f.rows_only = rows_only
+        states.append(run(L2SGDPlus(lam=LAM), f, f.constants(), 60))
+    for slot in ("x", "drift"):
+        for name, leaf in states[0].trees[slot].items():
+            torch.testing.assert_close(leaf, states[1].trees[slot][name], rtol=0, atol=1e-12)
 
 
 def test_a_given_start_is_where_it_begins():

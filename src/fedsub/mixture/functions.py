@@ -9,11 +9,23 @@ still sum to 0, so (∇ψ)_i = (x_i − x̄)/n as on full models and every algor
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from torch import Tensor
 
-from fedsub.core import Tree
+from fedsub.core import Tree, add_rows, take_rows
+
+
+class Rows(NamedTuple):
+    """A leaf that is 0 outside some of its rows: what a term says about a table."""
+
+    places: Tensor  # int64 [k], in the leaf as it is laid out over clients; one may occur more than once
+    values: Tensor  # [k, d]
+
+
+Change = Mapping[str, Tensor | Rows]
 
 
 class Memory(Protocol):
@@ -25,8 +37,11 @@ class Memory(Protocol):
     @property
     def tensors(self) -> Tree: ...  # all of it under flat names, for checkpoints; restored in place
 
-    def swap(self, which: np.ndarray, gradient: Tree) -> Tree:
-        """Store the gradient as J_i[:, which[i]] and return gradient − what was there (may reuse its memory)."""
+    def swap(self, which: np.ndarray, gradient: Tree) -> Change:
+        """Store the gradient as J_i[:, which[i]] and return gradient − what was there (may reuse its memory).
+
+        Leaves in which only some rows change may be given as those rows.
+        """
         ...
 
 
@@ -85,10 +100,24 @@ def zeros_like(x: Tree) -> Tree:
     return {name: leaf.new_zeros(leaf.shape) for name, leaf in x.items()}
 
 
-def add(x: Tree, y: Tree, scale: float) -> None:
+def add(x: Tree, y: Change, scale: float) -> None:
     """x ← x + scale · y, in place."""
     for name, leaf in x.items():
-        leaf.add_(y[name], alpha=scale)
+        other = y[name]
+        if isinstance(other, Rows):
+            add_rows(leaf, other.places, other.values * scale)
+        else:
+            leaf.add_(other, alpha=scale)
+
+
+def add_scaled(x: Tree, y: Change, scales: Tree) -> None:
+    """x_i ← x_i + scale_i · y_i with one number per client, `Functions.spread`; in place."""
+    for name, leaf in x.items():
+        other = y[name]
+        if isinstance(other, Rows):
+            add_rows(leaf, other.places, other.values * take_rows(scales[name], other.places))
+        else:
+            leaf.addcmul_(other, scales[name])
 
 
 def assign(x: Tree, y: Tree) -> None:

@@ -14,7 +14,7 @@ from fedsub.core import Tree
 from fedsub.mixture import constants as theory
 from fedsub.mixture.coin import Coin
 from fedsub.mixture.constants import Constants
-from fedsub.mixture.functions import Functions, add, assign
+from fedsub.mixture.functions import Functions, add, add_scaled, assign
 from fedsub.mixture.gd import L2GD, L2GDPlus, pull_to_mean
 from fedsub.mixture.solver import State
 
@@ -83,16 +83,14 @@ class L2SGDPlus(Coin):
         else:
             if "shares" not in state.cache:
                 state.cache["shares"] = functions.spread(1 / functions.terms)
-            for name, leaf in drift.items():
-                leaf.addcmul_(change[name], state.cache["shares"][name])
+            add_scaled(drift, change, state.cache["shares"])
         return losses
 
     def average(self, state: State, functions: Functions) -> None:
         p, rate = state.number("p"), state.number("alpha") / functions.clients
         pull, psi, drift = pull_to_mean(state.x, functions, self.lam), state.trees["psi"], state.trees["drift"]
-        add(state.x, pull, -rate / p)
+        add(psi, pull, -1.0)  # Ψ − h, all that x and drift need
         add(state.x, psi, rate / p)
         add(state.x, drift, -rate)
-        add(drift, pull, 1.0)
         add(drift, psi, -1.0)
         assign(psi, pull)

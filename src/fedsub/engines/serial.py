@@ -57,6 +57,7 @@ class Serial:
         all_weights = torch.from_numpy(batches.weights[k]).to(device)
         sizes = (batches.weights[k] > 0).sum(1).tolist()  # padding stands behind the real samples
         real = torch.ones(max(sizes), dtype=all_weights.dtype, device=device)
+        l2 = problem.objective.l2
 
         def gradient(step: int) -> tuple[torch.Tensor, Tree]:
             size = sizes[step]
@@ -67,7 +68,9 @@ class Serial:
                 values = problem.objective.loss(problem.objective.output(module, batch), batch)
             loss = values if values.ndim == 0 else values @ weights.to(values.dtype)
             found = torch.autograd.grad(loss, tuple(leaves.values()), allow_unused=True)
-            found = (g if g is not None else torch.zeros_like(p) for g, p in zip(found, params.values(), strict=True))
+            found = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, params.values(), strict=True)]
+            if l2:
+                found = [g.add(p, alpha=l2) for g, p in zip(found, params.values(), strict=True)]
             return loss, dict(zip(leaves, found, strict=True))
 
         steps = int(batches.steps[k])

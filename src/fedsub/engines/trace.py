@@ -85,10 +85,10 @@ def trace(
 
         losses = vmap(one)(stacked, offsets, batch, key)
         grads = torch.autograd.grad(losses, leaves, grad_outputs=weights.to(losses.dtype), allow_unused=True)
-        return (
-            losses.detach(),
-            *[torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True)],
-        )
+        grads = [torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True)]
+        if l2 := problem.objective.l2:  # of all rows of a submodel, also those that no sample of this batch names
+            grads = [g + l2 * x.detach() for g, x in zip(grads, leaves, strict=True)]
+        return losses.detach(), *grads
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake:

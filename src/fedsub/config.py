@@ -58,13 +58,16 @@ MODEL_OPTIONS: dict[str, tuple[str, ...]] = {
     "lstm": ("dim", "hidden", "layers", "columns"),
     "user-item": ("bias", "columns"),
     "din": ("dim", "faithful", "activation", "max_history", "columns"),
+    "linear": ("bias", "loss"),
+    "factorisation": ("rank", "offset", "columns"),
 }
 
 
 class Model(Section):
-    """A built-in model with its options (docs/models.md), or ``objective``, your own."""
+    """A built-in model with its options (docs/models.md), or ``objective``, your own. ``l2`` is for every kind."""
 
-    kind: Literal["lr", "embedding", "lstm", "user-item", "din"] = "lr"
+    kind: Literal["lr", "embedding", "lstm", "user-item", "din", "linear", "factorisation"] = "lr"
+    l2: Annotated[float, Field(ge=0)] | None = None
     dim: Count | None = None
     hidden: Count | None = None
     layers: Count | None = None
@@ -73,6 +76,9 @@ class Model(Section):
     activation: Literal["dice", "prelu", "relu"] | None = None
     max_history: Count | None = None
     columns: dict[str, str] | None = None
+    rank: Count | None = None
+    offset: Literal["user", "mean", "none"] | None = None
+    loss: Literal["binary", "squared", "cross_entropy"] | None = None
     objective: str | None = None
 
     @model_validator(mode="after")
@@ -80,6 +86,8 @@ class Model(Section):
         for name in self.options:
             if name not in MODEL_OPTIONS[self.kind] and self.objective is None:
                 raise ValueError(f'{name} is no option of kind = "{self.kind}"')
+        if self.l2 and self.objective is not None:
+            raise ValueError("l2 is for built-in models; give your own objective Objective(…, l2=…)")
         return self
 
     @property

@@ -15,6 +15,9 @@ from fedsub.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
     from fedsub.data import Clients
+    from fedsub.datasets.options import Option
+
+LIBSVM, ENDINGS = "libsvm", (".libsvm", ".svm", ".svmlight")
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,47 @@ def _real(name: str, folder: Path | None, scale: float | None, options: dict[str
             f"The task {name} needs the data; name the folder with --data DIR. {error} "
             f"Tasks that need none: {', '.join(TWINS)}."
         ) from error
+
+
+def _convex(name: str, folder: Path | None, scale: float | None, options: dict[str, Any]) -> Clients:
+    """Dense features, bundled with scikit-learn or generated, or a file in LibSVM's format."""
+    from fedsub.data import Clients
+    from fedsub.datasets.options import checked
+
+    if scale is not None:
+        raise ConfigError(f"The task {name} is sized by its options (data.options); leave --scale (data.scale) out.")
+    if folder is not None and _saved(folder):
+        return Clients.open(folder)
+    if name == LIBSVM:
+        if folder is None:
+            raise ConfigError(f"The task {name} needs a file; name it with --data FILE (data.path).")
+    elif folder is not None:
+        raise ConfigError(f"The task {name} needs no data from disk; leave --data (data.path) out.")
+    make = convex_reader(name)
+    chosen = checked(convex_options(name), options, name)
+    return make(folder, **chosen) if name == LIBSVM else make(**chosen)
+
+
+def convex_reader(name: str) -> Callable[..., Clients]:
+    """What makes the data of one of the tasks `CONVEX`."""
+    from fedsub.data import convex
+
+    made = {LIBSVM: convex.libsvm, "planted-logistic": convex.generate_logistic}
+    made["planted-least-squares"] = convex.generate_least_squares
+    return made[name] if name in made else partial(convex.bundled, name)
+
+
+def convex_options(name: str) -> dict[str, Option]:
+    """The options (data.options) of one of the tasks `CONVEX`."""
+    from fedsub.datasets.options import options_of
+
+    reader = convex_reader(name)
+    return options_of(reader.func if isinstance(reader, partial) else reader)
+
+
+def is_libsvm(path: Path) -> bool:
+    """Whether a file's name says that it is in LibSVM's format, packed or not."""
+    return path.name.lower().removesuffix(".gz").removesuffix(".bz2").endswith(ENDINGS)
 
 
 def _saved(folder: Path) -> bool:
@@ -138,6 +182,17 @@ _ALIBABA: dict[str, Any] = {
     "train": {**_DIN["train"], "batch_size": 32, "clip_norm": 0.1},
     "evaluate": {**_DIN["evaluate"], "every": 5, "samples": {"train": 2_000, "test": 20_000}},
 }
+# Dense features and a linear model; all clients in every round, as for the mixture methods. The settings are ours.
+_LINEAR: dict[str, Any] = {
+    "data": {"values": ["features"]},
+    "split": {"by": "random", "train": 0.8, "seed": 0},
+    "model": {"kind": "linear", "bias": True, "l2": 0.001},
+    "train": {"rounds": 100, "clients_per_round": "all", "local_steps": 10, "batch_size": 5, "lr": 0.05},
+    "methods": {"fedavg": {}, "fedprox": {"mu": 0.1}, "scaffold": {}},
+    "evaluate": {"every": 10, "samples": "all"},
+}
+_CLASSES: dict[str, Any] = {**_LINEAR, "model": {**_LINEAR["model"], "loss": "cross_entropy"}}
+_VALUES: dict[str, Any] = {**_LINEAR, "model": {**_LINEAR["model"], "loss": "squared"}}
 
 REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "movielens-1m": ("MovieLens-1M, likes from five id columns", _MOVIELENS),
@@ -154,12 +209,23 @@ TWINS: dict[str, tuple[str, dict[str, Any]]] = {
     "amazon-like": ("synthetic Amazon Electronics", _AMAZON),
     "alibaba-like": ("synthetic Alibaba click log", _ALIBABA),
 }
+CONVEX: dict[str, tuple[str, dict[str, Any]]] = {
+    "breast-cancer": ("569 samples of scikit-learn, benign or not, in 20 clients sorted by label", _LINEAR),
+    "digits": ("1,797 digits of scikit-learn, ten classes", _CLASSES),
+    "wine": ("178 wines of scikit-learn, three classes", _CLASSES),
+    "iris": ("150 plants of scikit-learn, three classes", _CLASSES),
+    "diabetes": ("442 patients of scikit-learn, a value to predict", _VALUES),
+    "planted-logistic": ("generated logistic regression with a known truth", _LINEAR),
+    "planted-least-squares": ("generated least squares with a known truth", _VALUES),
+    LIBSVM: ("a file in LibSVM's format (needs --data FILE)", _LINEAR),
+}
 TASKS: dict[str, Task] = {
     **{name: Task(name, text, partial(_twin, name), config) for name, (text, config) in TWINS.items()},
     **{
         name: Task(name, f"{text} (needs --data DIR)", partial(_real, name), config)
         for name, (text, config) in REAL.items()
     },
+    **{name: Task(name, text, partial(_convex, name), config) for name, (text, config) in CONVEX.items()},
 }
 
 

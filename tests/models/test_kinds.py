@@ -103,7 +103,14 @@ def test_items_alone_are_enough_for_user_item():
 def test_settings_know_the_options_of_every_kind():
     assert {kind: options_of(kind) for kind in KINDS} == MODEL_OPTIONS
     for kind, options in MODEL_OPTIONS.items():
-        values = {"columns": {}, "bias": True, "faithful": True, "activation": "relu"}
+        values = {
+            "columns": {},
+            "bias": True,
+            "faithful": True,
+            "activation": "relu",
+            "loss": "squared",
+            "offset": "mean",
+        }
         given = {name: values.get(name, 2) for name in options}
         assert Model(kind=kind, **given).options == given
 

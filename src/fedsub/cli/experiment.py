@@ -31,7 +31,10 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        return self.config.task or Path(self.config.data.path or "data").stem
+        path = self.config.data.path
+        if self.config.task == tasks.LIBSVM and path is not None:
+            return Path(path).name.partition(".")[0] or tasks.LIBSVM
+        return self.config.task or Path(path or "data").stem
 
     def with_devices(self, name: str) -> Experiment:
         """The same with time estimated for other devices, which changes no result."""
@@ -60,6 +63,8 @@ class Experiment:
             if any((path / f"ratings.{kind}").exists() for kind in ("dat", "parquet")):
                 raise ConfigError(f"{path} looks like MovieLens; use: fedsub compare movielens-1m --data {path}")
             return Clients.open(path)
+        if tasks.is_libsvm(path):
+            raise ConfigError(f'{path} looks like a LibSVM file; add task = "{tasks.LIBSVM}" to the configuration.')
         _require_columns(path, data.client, data.label if labelled else "", data.tables)
         values = list(data.values or [])
         if (column := self._split_column()) is not None and column not in _named(data):
@@ -135,7 +140,7 @@ class Experiment:
             return load(model.objective, self.base, clients)
         from fedsub.models import make_objective
 
-        return lambda seed: make_objective(clients, model.kind, seed=seed, **model.options)
+        return lambda seed: make_objective(clients, model.kind, seed=seed, l2=model.l2 or 0.0, **model.options)
 
     def evaluation(self) -> Evaluate:
         """When and on what is evaluated."""

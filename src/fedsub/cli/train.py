@@ -43,8 +43,9 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
             except MethodError as error:  # too large a cohort
                 raise MethodError(f"{label}: {error}") from error
         objective = experiment.objective(clients)
-        own = config.model.objective is not None  # try it now: mistakes show before anything is written
-        loss = objective(config.train.seed_list[0]).loss if own else None
+        # Tried now, mistakes show before anything is written; other built-in models have one loss and small labels.
+        tried = config.model.objective is not None or config.model.kind in ("linear", "factorisation")
+        loss = objective(config.train.seed_list[0]).loss if tried else None
         if target is not None:
             splits = ["train", *(["test"] if test is not None else []), *config.evaluate.slices]
             _check_metric(target, loss, splits)

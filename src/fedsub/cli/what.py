@@ -7,6 +7,7 @@ from typing import Any
 
 from fedsub import tasks
 from fedsub.cli.experiment import TABLES, Experiment, expand
+from fedsub.cli.fitting import fit_model
 from fedsub.cli.options import DataFlags, given
 from fedsub.config import merge, parse, parse_set, read_toml
 from fedsub.errors import ConfigError, nearest
@@ -35,7 +36,7 @@ def experiment(
         raw = merge(raw, parse_set(text))
     if chosen is not None and isinstance(raw.get("methods", {}), dict):
         raw["methods"] = select(raw.get("methods", {}), chosen)
-    config = parse(raw, origin)
+    config = parse(fit_model(raw), origin)
     if config.task is not None:
         tasks.get(config.task)
     return Experiment(config, base)
@@ -59,15 +60,23 @@ def _source(what: str) -> tuple[dict[str, Any], Path, str]:
                 below["train"] = {k: v for k, v in below["train"].items() if k != "local_steps"}
             raw = merge(below, raw)
         return raw, path.resolve().parent, str(path)
+    if tasks.is_libsvm(path) and not path.is_dir():
+        if not path.exists():
+            raise ConfigError(f"There is no file {what}; check the path.")
+        raw = {"task": tasks.LIBSVM, "data": {"path": str(path)}}
+        return merge(tasks.get(tasks.LIBSVM).config, raw), here, "The settings"
     if path.is_dir() or (path.suffix.lower() in TABLES and path.exists()):
         return {"data": {"path": str(path)}}, here, "The settings"
     if path.suffix.lower() in TABLES:
         raise ConfigError(f"There is no file {what}; check the path.")
     if path.exists():
-        raise ConfigError(f"{what} is no data file of a known kind; expected {', '.join(TABLES)} or .toml.")
+        raise ConfigError(
+            f"{what} is no data file of a known kind; expected {', '.join((*TABLES, *tasks.ENDINGS))} or .toml."
+        )
     raise ConfigError(
         f"There is no task, file or directory {what!r}; {nearest(what, tasks.TASKS)} "
-        f"Or give a data file ({', '.join(TABLES)}), a directory written by Clients.save, or a .toml file."
+        f"Or give a data file ({', '.join((*TABLES, *tasks.ENDINGS))}), a directory written by Clients.save, or a "
+        ".toml file."
     )
 
 

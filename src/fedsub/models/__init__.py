@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +13,8 @@ from fedsub.errors import ConfigError, nearest
 from fedsub.models.columns import key
 from fedsub.models.din import DIN, din
 from fedsub.models.embedding import EmbeddingModel, embedding
+from fedsub.models.factorisation import Factorisation, factorisation
+from fedsub.models.linear import LinearModel, linear
 from fedsub.models.lr import LogisticRegression, lr
 from fedsub.models.lstm import LSTMClassifier, lstm
 from fedsub.models.user_item import UserItem, user_item
@@ -21,7 +24,9 @@ __all__ = [
     "DIN",
     "KINDS",
     "EmbeddingModel",
+    "Factorisation",
     "LSTMClassifier",
+    "LinearModel",
     "LogisticRegression",
     "UserItem",
     "key",
@@ -35,6 +40,8 @@ KINDS: Mapping[str, Callable[..., Objective]] = {
     "lstm": lstm,
     "user-item": user_item,
     "din": din,
+    "linear": linear,
+    "factorisation": factorisation,
 }
 
 
@@ -44,8 +51,8 @@ def options_of(kind: str) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
-def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, **options) -> Objective:
-    """A ready objective for binary labels.
+def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: float = 0.0, **options) -> Objective:
+    """A ready objective, for binary labels unless the kind knows others; ``l2`` is the objective's (`Objective`).
 
     ``kind``      options (defaults)
     lr            bias (False)
@@ -53,6 +60,8 @@ def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, **optio
     lstm          dim (25), hidden (100), layers (2), columns
     user-item     bias (True), columns
     din           dim (18), faithful (False), activation ("dice"), max_history (None), columns
+    linear        bias (False), loss (None: "binary"; "squared", "cross_entropy")
+    factorisation rank (8), offset ("user"; "mean", "none"), columns; for numbers, not classes
 
     ``columns`` says which column plays a role, such as ``{"item": "asin"}``, where it is not called so.
     """
@@ -66,4 +75,5 @@ def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, **optio
             raise ConfigError(f"{name!r} is no option of the model {kind!r}; {nearest(name, known)}")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return KINDS[kind](clients, clients.label, **options)
+        made = KINDS[kind](clients, clients.label, **options)
+    return replace(made, l2=l2) if l2 else made

@@ -16,6 +16,8 @@ from fedsub.batches import check_number
 from fedsub.compose import DEFAULTS, Common, compose
 from fedsub.core import Algorithm, Average, Method
 from fedsub.errors import ConfigError, MethodError, nearest
+from fedsub.factorisation.settings import SFMF, FedMAvg
+from fedsub.mixture import named as mixture
 from fedsub.names import normal
 
 
@@ -29,6 +31,7 @@ class Entry:
     formula: str
     paper: str
     fixed: Mapping[str, Any] = field(default_factory=dict)  # shared settings that make the method what it is
+    model: str | None = None  # the one built-in model that it is for; None: any model
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -280,6 +283,40 @@ def fedsubadagrad(
     return _method("fedsubadagrad", OverHolders(weighting, temper=temper, max_coef=max_coef), common)
 
 
+def fedmavg(
+    *,
+    clients_per_round: int | None = 50,
+    q1: int = 5,
+    q2_hat: int = 20,
+    gamma1: float = 2.0,
+    gamma2: float = 1.0,
+    projection: str = "none",
+    projection_w: str | None = None,
+    l2: float = 0.1,
+    submodel: bool = False,
+    temper: float = 1.0,
+    bounded: bool = True,
+) -> FedMAvg:
+    """FedMAvg: matrix factorisation with shared item vectors W and private user vectors h, by model averaging.
+
+    ``submodel=True``: users exchange only the rows of items that they rated, averaged over those who hold them.
+    Wang, Suwandi and Chang, "Demystifying Model Averaging for Communication-Efficient Federated Matrix
+    Factorization", ICASSP 2021.
+    """
+    return FedMAvg(
+        clients_per_round=clients_per_round, q1=q1, q2_hat=q2_hat, gamma1=gamma1, gamma2=gamma2, projection=projection,
+        projection_w=projection_w, l2=l2, submodel=submodel, temper=temper, bounded=bounded,
+    )  # fmt: skip
+
+
+def sfmf(*, step: float = 0.001, l2: float = 3.0, submodel: bool = False) -> SFMF:
+    """SFMF: every user, every round, one gradient step of matrix factorisation; the baseline of FedMAvg.
+
+    Chai, Wang, Chen and Yang, "Secure Federated Matrix Factorization", 2019; without its encryption.
+    """
+    return SFMF(step=step, l2=l2, submodel=submodel)
+
+
 CATALOGUE: dict[str, Entry] = {
     "fedavg": Entry(fedavg, "FedAvg", "mean of the clients' updates", "X + Σ w_i Δ_i / Σ w_i", "McMahan et al. 2017"),
     "fedsubavg": Entry(
@@ -356,6 +393,52 @@ CATALOGUE: dict[str, Entry] = {
         fedsubadagrad, "FedSubAvg + Adagrad", "heat correction, Adagrad at the server", "FedAdagrad on (W/W_m) Δ_m",
         "fedsub",
         fixed={"server": "adagrad"},
+    ),
+    "fedmavg": Entry(
+        fedmavg, "FedMAvg", "matrix factorisation, W averaged, H private", "W ← P(1/m Σ W_p), H_p ← P(H_p − ∇/c_p)",
+        "Wang et al. 2021",
+        model="factorisation",
+    ),
+    "sfmf": Entry(
+        sfmf, "SFMF", "matrix factorisation by summed gradients (baseline)", "W − γ (Σ ∇_W + 2λW)",
+        "Chai et al. 2019",
+        model="factorisation",
+    ),
+    "lgd": Entry(
+        mixture.lgd, "LGD", "local gradient steps, then the mean", "T times x_i − α∇f_i, then x_i ← x̄",
+        "Hanzely, Richtárik 2020",
+    ),
+    "l2gd": Entry(
+        mixture.l2gd, "L2GD", "personal models pulled to their mean", "x_i − β∇f_i, or (1−γ) x_i + γ x̄",
+        "Hanzely, Richtárik 2020",
+    ),
+    "l2gd_plus": Entry(
+        mixture.l2gd_plus, "L2GD+", "L2GD with control variates", "x_i − (α/n)[(g−J)/(1−p) + J + Ψ]",
+        "Hanzely, Richtárik 2020",
+    ),
+    "l2sgd": Entry(
+        mixture.l2sgd, "L2SGD", "L2GD on batches", "x_i − β∇f_ij, or (1−γ) x_i + γ x̄", "Hanzely, Richtárik 2020"
+    ),
+    "l2sgd2": Entry(
+        mixture.l2sgd2, "L2SGD2", "L2SGD with variates for f and ψ", "L2GD+ with ∇f_ij", "Hanzely, Richtárik 2020"
+    ),
+    "l2sgd_plus": Entry(
+        mixture.l2sgd_plus, "L2SGD+", "L2SGD with variates for every batch", "x_i − (α/n)[(g−J_j)/(1−p) + J̄ + Ψ]",
+        "Hanzely, Richtárik 2020",
+    ),
+    "apgd1": Entry(
+        mixture.apgd1, "APGD1", "personal models by accelerated local proxes", "x_i = prox_{f_i/λ}(ȳ)",
+        "Hanzely et al. 2020",
+    ),
+    "apgd2": Entry(
+        mixture.apgd2, "APGD2", "personal models by accelerated gradients", "x_i = (L v_i + λ v̄)/(L+λ)",
+        "Hanzely et al. 2020",
+    ),
+    "iapgd": Entry(
+        mixture.iapgd, "IAPGD", "APGD1 with inexact proxes", "x_i ≈ prox_{f_i/λ}(ȳ)", "Hanzely et al. 2020"
+    ),
+    "al2sgd_plus": Entry(
+        mixture.al2sgd_plus, "AL2SGD+", "accelerated L2SGD+", "loopless Katyusha on f + λψ", "Hanzely et al. 2020"
     ),
 }  # fmt: skip
 

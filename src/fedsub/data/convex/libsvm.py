@@ -80,8 +80,7 @@ def _read(file: Path, features: int | None) -> tuple[Array, Array]:
     if not file.is_file():
         raise DataError(f"There is no file {file}; check the path.")
     try:
-        found = reader(str(file), n_features=features)
-        matrix, labels = found[0], found[1]
+        matrix, labels, *_ = reader(str(file), n_features=features)
     except (ValueError, OverflowError, OSError, EOFError, zlib.error) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise DataError(
@@ -89,5 +88,5 @@ def _read(file: Path, features: int | None) -> tuple[Array, Array]:
         ) from error
     if not len(labels):
         raise DataError(f"{file} has no samples; expected lines like '+1 1:0.5 3:2'.")
-    check_size(*matrix.shape, str(file))
+    check_size(len(labels), matrix.shape[1], str(file))
     return matrix.toarray(), labels

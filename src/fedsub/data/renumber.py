@@ -64,7 +64,7 @@ def renumber(
         cuts = [slice(b[begin], b[end]) for b in bounds]
         owners = [np.repeat(np.arange(end - begin), np.diff(b[begin : end + 1])) for b in bounds]
         keys = [base[o] + v[cut] for o, v, cut in zip(owners, flat, cuts, strict=True)]
-        held = _distinct(np.concatenate([*keys, base[:-1]] if padding else keys))
+        held = distinct(np.concatenate([*keys, base[:-1]] if padding else keys))
         first = np.searchsorted(held, base)
         counts[begin:end] = np.diff(first)
         for out, cut, owner, key in zip(local, cuts, owners, keys, strict=True):
@@ -92,7 +92,7 @@ def concatenated(starts: Array, counts: Array) -> Array:
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(shift, counts)
 
 
-def _distinct(keys: Array) -> Array:
+def distinct(keys: Array) -> Array:
     """Sorted distinct keys. np.unique hashes integers first, which takes ten times as long on these."""
     keys.sort()
     return keys[np.concatenate([[True], keys[1:] != keys[:-1]])] if len(keys) else keys

@@ -165,20 +165,25 @@ class _OneHot:
         M = AᵀA has no negative entry, so λ_max ≤ max_k (Mx)_k/x_k for every x > 0 (Collatz, 1942; Wielandt, 1950), with
         equality at the eigenvector, which power iteration approaches. All groups iterate at once.
         """
-        group = groups[self.samples]
-        keys, place = np.unique(group * np.int64(self.width) + self.rows, return_inverse=True)
-        owner = keys // self.width
+        keys, place = np.unique(groups[self.samples] * np.int64(self.width) + self.rows, return_inverse=True)
+        owner, samples = keys // self.width, self.samples
         x, best = np.ones(len(keys)), np.full(count, np.inf)
-        for _ in range(_ITERATIONS):
-            sums = np.bincount(self.samples, x[place], minlength=self.count)  # A x
-            found = np.bincount(place, sums[self.samples], minlength=len(keys))  # Aᵀ A x
-            bound, low = np.zeros(count), np.bincount(owner, found * x, minlength=count)
-            np.maximum.at(bound, owner, found / x)
-            best = np.minimum(best, bound)
-            rayleigh = low / np.maximum(np.bincount(owner, x * x, minlength=count), 1e-300)
-            if (best <= (1 + _CLOSE) * rayleigh).all():
+        for _ in range(_ITERATIONS if len(keys) else 0):
+            heads = np.flatnonzero(np.diff(owner, prepend=-1))  # where a group begins
+            lengths = np.diff(heads, append=len(owner))
+            sums = np.bincount(samples, x[place], minlength=self.count)  # A x
+            product = np.bincount(place, sums[samples], minlength=len(x))  # Aᵀ A x
+            rayleigh = np.add.reduceat(product * x, heads) / np.add.reduceat(x * x, heads)
+            here = owner[heads]
+            best[here] = np.minimum(best[here], np.maximum.reduceat(product / x, heads))
+            far = best[here] > (1 + _CLOSE) * rayleigh
+            if not far.any():
                 break
-            top = np.zeros(count)
-            np.maximum.at(top, owner, found)
-            x = np.maximum(found / top[owner], 1e-200)  # any x > 0 gives a bound, also where its part dies out
-        return best, np.zeros(count)
+            top = np.maximum.reduceat(product, heads)
+            x = np.maximum(product / top.repeat(lengths), 1e-200)  # any x > 0 gives a bound, also where a part dies out
+            if 2 * far.sum() < len(far):  # most have settled: go on with the others alone
+                rows = far.repeat(lengths)
+                entries = rows[place]
+                place, samples = (np.cumsum(rows) - 1)[place[entries]], samples[entries]
+                owner, x = owner[rows], x[rows]
+        return np.where(np.isfinite(best), best, 0.0), np.zeros(count)  # 0: not a single id

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fedsub.core import Tree, take_rows
-from fedsub.data.renumber import concatenated
+from fedsub.data.renumber import concatenated, distinct
 from fedsub.errors import MethodError
+from fedsub.mixture.functions import Rows
 from fedsub.servers.base import put_rows
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class TermMemory:
         if size > LARGEST:
             raise MethodError(
                 f"The gradients of all {int(terms.sum()):,} terms take {size / 2**30:.0f} GiB. Larger batches make "
-                "fewer terms (batch_size), l2=0 stores only the rows that a batch names, and L2SGD2 and L2GD+ store none."
+                "fewer terms (batch_size), without l2 only rows that a batch names are stored, L2SGD2 stores none."
             )
         self.stored: Tree = {n: torch.zeros(shape, dtype=functions.params[n].dtype) for n, shape in shapes.items()}
 
@@ -64,8 +65,8 @@ class TermMemory:
         keys = []
         for column in (c for c in held.columns if c in functions.plan.columns):
             ids = clients.gather(samples, [column], local=True, owners=owners)[column].reshape(len(samples), -1)
-            keys.append(np.unique((term * size + held.row_offsets[owners])[:, None] + ids))
-        found = np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
+            keys.append(distinct(((term * size + held.row_offsets[owners])[:, None] + ids).reshape(-1)))
+        found = distinct(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
         offsets = np.searchsorted(found, np.arange(int(functions.terms.sum()) + 1) * size)
         return offsets, found % size
 
@@ -89,7 +90,8 @@ class TermMemory:
             out[name] = total.mul_(shares[name])
         return out
 
-    def swap(self, which: np.ndarray, gradient: Tree) -> Tree:
+    def swap(self, which: np.ndarray, gradient: Tree) -> dict[str, Tensor | Rows]:
+        out: dict[str, Tensor | Rows] = {}
         terms = self._first + which
         places: dict[str, tuple[Tensor, Tensor]] = {}
         for name, value in gradient.items():
@@ -98,7 +100,7 @@ class TermMemory:
                 at = torch.from_numpy(terms)
                 before = self.stored[name].index_select(0, at)
                 self.stored[name].index_copy_(0, at, value)
-                value.sub_(before)
+                out[name] = value.sub_(before)
                 continue
             if space.name not in places:
                 offsets, rows = self._rows[space.name]
@@ -108,5 +110,5 @@ class TermMemory:
             before = take_rows(self.stored[name], stored_at)
             now = take_rows(value, row)
             put_rows(self.stored[name], stored_at, now)
-            put_rows(value, row, now.sub_(before))
-        return gradient
+            out[name] = Rows(row, now.sub_(before))
+        return out

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from fedsub.cli import app
 from fedsub.data import Clients
+from fedsub.data.convex import BUNDLED
 from fedsub.datasets import DATASETS, File, cache_dir, find, load
 from fedsub.datasets.download import fetch
 from fedsub.errors import DataError, DownloadError
@@ -212,7 +213,7 @@ def test_list_and_info(releases):
     listed = {
         row["name"]: row for row in json.loads(CliRunner().invoke(app, ["data", "list", "--json"]).stdout)["datasets"]
     }
-    assert list(listed) == list(DATASETS)
+    assert list(listed) == [*DATASETS, *BUNDLED]
     assert listed["movielens-1m"]["clients"] == 6040
     assert listed[SMALL]["cached"] is None
     fedsub_("import", SMALL, str(releases[SMALL]))
@@ -223,6 +224,10 @@ def test_list_and_info(releases):
         assert part in about
     assert "looks like MovieLens-1M" in fedsub_("info", str(releases["movielens-1m"]))
     assert "did you mean 'sentiment140'" in fedsub_("info", "sentiment14", code=2)
+    bundled = fedsub_("info", "digits")
+    assert "1,797 samples of 64 features" in bundled
+    assert "split=sorted" in bundled
+    assert "nothing to get" in fedsub_("get", "digits", code=2)
 
 
 def test_find_looks_in_the_folder_then_in_the_cache(releases, tmp_path, monkeypatch):

@@ -38,6 +38,7 @@ def list_(json: Json = False) -> None:
     from rich.table import Table
 
     from fedsub.cli.show import View
+    from fedsub.data.convex import BUNDLED
     from fedsub.datasets import DATASETS, cache_dir, find
 
     view = View(as_json=json)
@@ -51,6 +52,10 @@ def list_(json: Json = False) -> None:
         table.add_row(d.name, d.title, clients, samples, d.licence_short, "no" if place is None else "yes")
         shape = {"clients": d.shape[0], "samples": d.shape[1]} if d.shape else {"clients": None, "samples": None}
         rows.append({"name": d.name, "title": d.title, **shape, "licence": d.licence_short, "cached": place})
+    for name, b in BUNDLED.items():
+        table.add_row(name, b.title, "any", f"{b.samples:,}", "with scikit-learn", "–")
+        about = {"name": name, "title": b.title, "clients": None, "samples": b.samples}
+        rows.append({**about, "licence": "with scikit-learn", "cached": None})
     view.console.print(table)
     view.line(f"Cache: {cache_dir()} (FEDSUB_HOME changes it). More: fedsub data info NAME")
     view.finish({"cache": cache_dir(), "datasets": rows})
@@ -63,6 +68,7 @@ def info(
 ) -> None:
     """Everything about a data set, or what a directory holds."""
     from fedsub.cli.show import View
+    from fedsub.data.convex import BUNDLED
     from fedsub.data.store import provenance
     from fedsub.datasets import DATASETS, recognise
     from fedsub.errors import nearest
@@ -70,8 +76,11 @@ def info(
     view, path = View(as_json=json), Path(what).expanduser()
     if what in DATASETS:
         return _about(DATASETS[what], view)
+    if what in BUNDLED:
+        return _about_bundled(what, view)
     if not path.exists():
-        raise DataError(f"There is no data set and nothing on disk called {what!r}; {nearest(what, DATASETS)}")
+        known = nearest(what, (*DATASETS, *BUNDLED))
+        raise DataError(f"There is no data set and nothing on disk called {what!r}; {known}")
     if provenance(path) is not None:
         return _contents(path, view)
     name = recognise(path)
@@ -201,6 +210,24 @@ def _about(dataset: DataSet, view: View) -> None:
     files = [vars(file) for file in dataset.files]
     options = {o.name: {"default": o.default, "allowed": o.allowed, "about": o.about} for o in dataset.options.values()}
     view.finish(about | {"files": files, "options": options, "split": dict(dataset.split), "cached": place})
+
+
+def _about_bundled(name: str, view: View) -> None:
+    from fedsub import tasks
+    from fedsub.data.convex import BUNDLED
+
+    about = BUNDLED[name]
+    view.line(f"{name}: {about.title}", "bold")
+    view.line(f"What: {about.about}")
+    view.line(f"Size: {about.samples:,} samples of {about.features} features")
+    view.line("Comes with scikit-learn (pip install 'fedsub[sklearn]'); nothing is downloaded.")
+    view.line(f"Cite: {about.citation}")
+    view.line("Options (--set data.options.NAME=VALUE):")
+    options = tasks.convex_options(name)
+    for option in options.values():
+        view.line(f"  {option.name}={option.default}  {option.about} ({option.allowed})")
+    said = {o.name: {"default": o.default, "allowed": o.allowed, "about": o.about} for o in options.values()}
+    view.finish({"name": name, **vars(about), "options": said})
 
 
 def _contents(path: Path, view: View) -> None:

@@ -37,6 +37,10 @@ def cache_dir() -> Path:
 def get(name: str) -> DataSet:
     """The data set of a name; an unknown one is an error with the nearest."""
     if name not in DATASETS:
+        from fedsub.data.convex import BUNDLED  # which needs this package
+
+        if name in BUNDLED:
+            raise DataError(f"{name} comes with scikit-learn, so there is nothing to get: fedsub run {name} -m fedavg")
         raise DataError(f"There is no data set {name!r}; {nearest(str(name), DATASETS)}")
     return DATASETS[name]
 

@@ -33,6 +33,14 @@ def test_new_part() -> None:
     assert "leashed" in run("new_part.py")
 
 
+def test_convex() -> None:
+    text = run("convex.py", "15")
+    far = [float(m[1]) for m in re.finditer(r"ends ([\d.]+)% from the optimum", text)]
+    uniform, sorted_ = far[:3], far[3:]
+    assert sorted_[0] > 4 * uniform[0]  # FedAvg
+    assert sorted_[0] > sorted_[1] > 5 * sorted_[2]  # FedProx, Scaffold
+
+
 @pytest.mark.skipif("FEDSUB_DATA" not in os.environ, reason="FEDSUB_DATA names no folder with data sets")
 def test_movielens_reaches_the_published_loss() -> None:
     lines = len((EXAMPLES / "movielens.py").read_text().splitlines())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         costs,
         datasets,
         errors,
+        factorisation,
         heat,
         losses,
         methods,
@@ -79,6 +80,7 @@ __all__ = [
     "costs",
     "datasets",
     "errors",
+    "factorisation",
     "heat",
     "losses",
     "methods",
@@ -117,8 +119,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
-    "codecs", "costs", "datasets", "diagnostics", "errors", "heat", "losses", "methods", "models", "sampling",
-    "schedules", "servers", "theory", "twins",
+    "codecs", "costs", "datasets", "diagnostics", "errors", "factorisation", "heat", "losses", "methods", "models",
+    "sampling", "schedules", "servers", "theory", "twins",
 )  # fmt: skip
 
 

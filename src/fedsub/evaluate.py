@@ -16,7 +16,7 @@ from fedsub.data.clients import Clients, Space
 from fedsub.engines.base import columns_to, template
 from fedsub.errors import ConfigError, nearest
 from fedsub.heat import deciles, row_heat
-from fedsub.losses import Binary, CrossEntropy, HalfCrossEntropy
+from fedsub.losses import Binary, CrossEntropy, HalfCrossEntropy, Squared
 from fedsub.personal import PersonalModel, Predictor
 from fedsub.problem import Problem
 
@@ -230,6 +230,8 @@ class Evaluator:
             return metrics.binary(losses * (2 if isinstance(loss, HalfCrossEntropy) else 1), scores, labels)
         if isinstance(loss, CrossEntropy):
             return {"ce": float(losses.mean()), "accuracy": float((outputs.argmax(-1) == labels).mean())}
+        if isinstance(loss, Squared):
+            return metrics.errors(losses)
         return {"loss": float(losses.mean())}
 
     def _coldest(self, clients: Clients, arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -76,4 +76,6 @@ def measured(loss: Loss) -> tuple[str, ...]:
     """The metrics that an evaluation has for a loss, such as ("ce", "accuracy")."""
     if isinstance(loss, Binary | HalfCrossEntropy):
         return ("ce", "half_ce", "accuracy", "auc")
+    if isinstance(loss, Squared):
+        return ("loss", "rmse", "mae")
     return ("ce", "accuracy") if isinstance(loss, CrossEntropy) else ("loss",)

@@ -28,6 +28,15 @@ def binary(losses: Array, scores: Array, labels: Array) -> dict[str, float]:
     return {"ce": ce, "half_ce": ce / 2, "accuracy": float(right.mean()), "auc": auc(scores, labels)}
 
 
+def errors(losses: Array) -> dict[str, float]:
+    """``loss``, root mean squared and mean absolute error, of half squared errors."""
+    return {
+        "loss": float(losses.mean()),
+        "rmse": float(np.sqrt(2 * losses.mean())),
+        "mae": float(np.sqrt(2 * losses).mean()),
+    }
+
+
 def by_group(groups: Array, labels_of_groups: Array, measure) -> list[dict[str, Any]]:
     """``measure(mask)`` for every group that occurs, with its number of samples."""
     out = []

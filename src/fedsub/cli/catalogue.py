@@ -45,6 +45,16 @@ MEANING = {
     "candidates": "clients that are asked for their loss",
     "variant": "pow, cpow or rpow",
     "gamma": "discount of old losses",
+    "q1": "steps of a client on its own factor in a round",
+    "q2_hat": "of the steps on W: ⌊q2_hat / round⌋ + 1",
+    "gamma1": "steps on H are 2 / (gamma1 · L_H)",
+    "gamma2": "steps on W are 1 / (gamma2 · L_W)",
+    "projection": "set of a column of H: none, nonnegative, simplex, ball:2.5 or one-hot",
+    "projection_w": "set of a row of W: none, nonnegative or ball:2.5; –: nonnegative if H is",
+    "l2": "ridge on both factors",
+    "submodel": "exchange only the rows that a client has data of",
+    "bounded": "no row moves further than the mean of what was sent",
+    "step": "length of a gradient step",
     "groups": "settings by parameter pattern, in a file or in Python",
 }
 

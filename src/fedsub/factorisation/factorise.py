@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from fedsub.factorisation.measures import measure
 from fedsub.factorisation.rounds import rounds_of
 from fedsub.factorisation.settings import SFMF, FedMAvg
 from fedsub.factorisation.stacks import Data, from_blocks, from_ratings
+
+Watch = Callable[[np.ndarray, list[np.ndarray]], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,15 @@ def factorise(
     start: Any = None,
     seed: int = 0,
     every: int = 1,
+    watch: Watch | None = None,
 ) -> Factors:
     """Factorise clients' matrices X_p [M, N_p] ≈ W H_p with ``method`` (default `FedMAvg()`, everybody sends).
 
     ``masks`` mark the known entries. ``start`` is W at first (default: normal numbers of variance 1/rank); H_p starts
-    at 0. Measured every ``every`` rounds.
+    at 0. Measured every ``every`` rounds; ``watch(W, [H_p])`` returns more to be kept in the history.
     """
     widths = [np.shape(block)[1] if np.ndim(block) == 2 else 0 for block in blocks]
-    return _run(from_blocks(blocks, masks), widths, rank, rounds, method, start, seed, every)
+    return _run(from_blocks(blocks, masks), widths, rank, rounds, method, start, seed, every, watch)
 
 
 def factorise_ratings(
@@ -61,12 +64,13 @@ def factorise_ratings(
     start: Any = None,
     seed: int = 0,
     every: int = 1,
+    watch: Watch | None = None,
 ) -> Factors:
     """The same for ratings as flat arrays; client p is a user, h_p has one column. Centre the values first."""
     users = int(np.max(user, initial=-1)) + 1 if users is None else users
     items = int(np.max(item, initial=-1)) + 1 if items is None else items
     data = from_ratings(user, item, value, users=users, items=items)
-    return _run(data, [1] * users, rank, rounds, method, start, seed, every)
+    return _run(data, [1] * users, rank, rounds, method, start, seed, every, watch)
 
 
 def normal(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -76,7 +80,9 @@ def normal(shape: tuple[int, ...], seed: int) -> np.ndarray:
     return (np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)).reshape(shape)
 
 
-def _run(data: Data, widths, rank, rounds, method, start, seed, every) -> Factors:
+def _run(data: Data, widths, rank, rounds, method, start, seed, every, watch) -> Factors:
+    from fedsub.running import one_thread  # loads much that the settings alone do not need
+
     method = FedMAvg() if method is None else method
     if not isinstance(method, FedMAvg | SFMF):
         raise ConfigError(f"method must be FedMAvg(…) or SFMF(…), got {method!r}.")
@@ -86,15 +92,22 @@ def _run(data: Data, widths, rank, rounds, method, start, seed, every) -> Factor
             raise ConfigError(f"{name} must be at least 1, got {value}.")
     w = _start(start, data.rows, rank, seed)
     h = torch.zeros(len(data.columns), rank, max(widths), dtype=w.dtype)
-    rows = rounds_of(method, data, w, h, seed=seed)
+    trainer = rounds_of(method, data, w, h, seed=seed)
     judge = method if isinstance(method, FedMAvg) else FedMAvg(l2=0.0)
     history = []
-    for number in range(rounds + 1):
-        if number:
-            rows.round(number)
-        if number % every == 0 or number == rounds:
-            history.append({"round": number, **measure(data, judge, w, h)})
-    return Factors(w.numpy(), [h[p, :, :n].numpy() for p, n in enumerate(widths)], history)
+    with one_thread():
+        for number in range(rounds + 1):
+            if number:
+                trainer.round(number)
+            if number % every == 0 or number == rounds:
+                more = {} if watch is None else watch(w.numpy(), _cut(h, widths))
+                history.append({"round": number, **measure(data, judge, w, h), **more})
+    return Factors(w.numpy(), _cut(h, widths), history)
+
+
+def _cut(h: Tensor, widths: list[int]) -> list[np.ndarray]:
+    """Every client's own columns."""
+    return [h[p, :, :n].numpy() for p, n in enumerate(widths)]
 
 
 def _start(start: Any, rows: int, rank: int, seed: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsub import rng
-from fedsub.factorisation.local import gradient_h, gradient_w, h_steps, lipschitz_w, residual, w_steps
+from fedsub.factorisation.local import FLOOR, gradient_h, gradient_w, h_steps, lipschitz_w, residual, w_steps
 from fedsub.factorisation.settings import SFMF, FedMAvg
 from fedsub.factorisation.stacks import Data, Stack
 
@@ -44,7 +44,7 @@ class FedMAvgRounds:
 
     def round(self, number: int) -> Outcome:
         method, data, count = self.method, self.data, len(self.data.columns)
-        loss, largest = 0.0, 0.0
+        loss, largest, failed = 0.0, 0.0, np.zeros(count, bool)
         for stack in data.stacks:  # everybody, whether drawn or not
             before = self.h[stack.clients, :, : stack.x.shape[2]]
             local = stack.local(self.w)
@@ -52,13 +52,15 @@ class FedMAvgRounds:
             after, _ = h_steps(
                 stack, local, before, steps=method.q1, gamma1=method.gamma1, project=method.h_set, l2=method.l2
             )
-            after = torch.where(after.isfinite().all(2).all(1)[:, None, None], after, before)
-            self.h[stack.clients, :, : stack.x.shape[2]] = after
-            largest = max(largest, float(lipschitz_w(stack, after, method.l2).max()))
+            constants = lipschitz_w(stack, after, method.l2)
+            good = after.isfinite().all(2).all(1) & constants.isfinite()
+            failed[stack.clients[~good].cpu().numpy()] = True
+            self.h[stack.clients, :, : stack.x.shape[2]] = torch.where(good[:, None, None], after, before)
+            largest = max(largest, float(torch.where(good, constants, 0).max()))
         sent = draw(data.shares, method.clients_per_round, seed=self.seed, round=number)
         lost = (sent > 0) & _drops(self.dropout, self.seed, number, count)
-        bad = self._average(number, np.where(lost, 0, sent), method.gamma2 * largest)
-        return Outcome(sent, lost, bad, loss / int((data.columns > 0).sum()))
+        bad = self._average(number, np.where(lost | failed, 0, sent), max(method.gamma2 * largest, FLOOR))
+        return Outcome(sent, lost, bad | (failed & (sent > 0) & ~lost), loss / int((data.columns > 0).sum()))
 
     def _average(self, number: int, arrived: np.ndarray, d: float) -> np.ndarray:
         """W ← P(W + mean of W_p − W). Only the W_p that are sent are computed: the others would be forgotten."""
@@ -115,11 +117,11 @@ class SFMFRounds:
             bad[stack.clients[~good].cpu().numpy()] = True
             stays = torch.from_numpy(~lost[stack.clients.cpu().numpy()]).to(w.device) & good
             self.h[stack.clients, :, : stack.x.shape[2]] = torch.where(
-                good[:, None, None], before - method.lr * step, before
+                good[:, None, None], before - method.step * step, before
             )
             stack.add(total, torch.where(stays[:, None, None], gradient, 0))
         if (~lost & ~bad & (sent > 0)).any():
-            w.sub_(method.lr * (total + 2 * method.l2 * w))
+            w.sub_(method.step * (total + 2 * method.l2 * w))
         return Outcome(sent, lost, bad & ~lost, loss / int(sent.sum()))
 
 

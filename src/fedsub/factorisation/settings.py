@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -51,8 +51,8 @@ class FedMAvg(Algorithm):
     submodel: bool = False
     temper: float = 1.0
     bounded: bool = True
-    name: str = field(default="fedmavg", repr=False)
-    pooled: bool = field(default=False, repr=False)
+    name: str = "fedmavg"
+    pooled: bool = False
 
     def __post_init__(self) -> None:
         counts = {"q1": (self.q1, 1), "q2_hat": (self.q2_hat, 0)}
@@ -102,22 +102,22 @@ class SFMF(Algorithm):
 
         h_p ← h_p − γ (∇_h ‖X_p − W h_p‖² + 2 λ h_p)        W ← W − γ (Σ_p ∇_W ‖X_p − W h_p‖² + 2 λ W)
 
-    Both gradients are taken at the same point. With ``submodel`` users exchange the rows of items they rated (the
-    paper's PartText), otherwise whole gradients (FullText), which hides what they rated. The paper encrypts what is
-    sent, which changes no number; that is left out.
+    γ is ``step``, λ is ``l2``; both gradients are taken at the same point. With ``submodel`` users exchange the rows
+    of items they rated (the paper's PartText), otherwise whole gradients (FullText), which hides what they rated. The
+    paper encrypts what is sent, which changes no number; that is left out.
 
     D. Chai, L. Wang, K. Chen, Q. Yang, "Secure Federated Matrix Factorization", 2019.
     """
 
-    lr: float = 0.001
-    l2: float = 0.1
+    step: float = 0.001
+    l2: float = 3.0
     submodel: bool = False
-    name: str = field(default="sfmf", repr=False)
-    pooled: bool = field(default=False, repr=False)
+    name: str = "sfmf"
+    pooled: bool = False
 
     def __post_init__(self) -> None:
-        if not _finite(self.lr) or self.lr <= 0:
-            raise MethodError(f"lr of sfmf must be above 0, got {self.lr!r}.")
+        if not _finite(self.step) or self.step <= 0:
+            raise MethodError(f"step of sfmf must be above 0, got {self.step!r}.")
         _check_ridge("sfmf", self.l2)
         if not isinstance(self.submodel, bool):
             raise MethodError(f"submodel of sfmf is True or False, got {self.submodel!r}.")

@@ -201,7 +201,7 @@ def _check_blocks(arrays: list[np.ndarray], known: list[np.ndarray] | None) -> i
     for p, block in enumerate(arrays):
         if block.ndim != 2 or block.shape[0] != arrays[0].shape[0] or not block.shape[0]:
             raise DataError(
-                f"Block {p} has the shape {block.shape}; expected matrices [rows, columns] with as many rows as the first."
+                f"Block {p} has the shape {block.shape}; expected matrices [M, N_p] with as many rows as the first."
             )
     if known is not None and [m.shape for m in known] != [b.shape for b in arrays]:
         raise DataError("masks must have the shapes of the blocks, one for each.")

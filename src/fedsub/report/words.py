@@ -17,6 +17,8 @@ _KINDS = {
     "accuracy": "accuracy",
     "auc": "area under the ROC curve",
     "loss": "loss",
+    "rmse": "root mean squared error",
+    "mae": "mean absolute error",
 }
 _UNITS = {"ce": "nats", "half_ce": "nats"}
 _SPLITS = {"train": "training samples", "test": "test samples"}

@@ -73,7 +73,7 @@ class Layout:
         """Inner products by client, float64 [n]."""
         out = np.zeros(self.n)
         for name, leaf in x.items():
-            product = leaf.double().mul_(y[name]).reshape(len(leaf), -1).sum(1).numpy()
+            product = leaf.to(torch.float64, copy=True).mul_(y[name]).reshape(len(leaf), -1).sum(1).numpy()
             space = self.problem.tables.get(name)
             out += product if space is None else _by_client(product, space.row_offsets)
         return out

@@ -24,6 +24,7 @@ from fedsub.codecs.wire import encode_rows
 from fedsub.core import Part
 from fedsub.errors import MethodError
 from fedsub.files import JsonLines
+from fedsub.parts import Personal
 
 DATA = item_data((1, 7, 4, 9, 2, 5, 8, 3), items=12, width=3)
 ROUNDS = 4
@@ -37,6 +38,7 @@ PARTS = {
     "FedNova": (fs.NormalisedSteps(),),
     "ClipRows": (fs.ClipRows(0.05),),
     "Prox, Scaffold": (fs.Prox(0.5), fs.ControlVariates("II")),
+    "FedPer": (Personal(("out.weight",)),),
 }
 AVERAGES = {
     "clients": fs.OverClients(),
@@ -87,6 +89,8 @@ REFUSED = {
     ("FedNova", "Sign"): "would be lost",
     # c must be a mean of c_i; a mean over those holders that were sampled is none.
     **{(part, "sampled holders"): "sampled holders" for part in PARTS if "Scaffold" in part},
+    # The loss of the shared model alone says nothing about a client's own.
+    ("FedPer", "pow-d"): "means nothing",
 }
 
 
@@ -165,22 +169,23 @@ def goal_of() -> fs.Objective:
 
 
 SHAPES = {"out.weight": 2, "out.bias": 1}  # dense values; a row of emb.weight has two
+PRIVATE = {"FedPer": "out.weight"}  # by part: what is not sent
 
 
-def encoded_bytes(codec: str, rows: int) -> tuple[int, int]:
+def encoded_bytes(codec: str, sizes: list[int]) -> tuple[int, int]:
     """(fewest, most) bytes of an update of doubles, by hand."""
-    sizes = [2 * rows, *SHAPES.values()]
     most = [math.ceil(d * 0.3) for d in sizes]
     bits = [math.ceil(d / 8) for d in sizes]
     if codec == "Sign":
         return (sum(bits),) * 2
     if codec == "EF-Sign":
-        return (sum(bits) + 3 * 8,) * 2
+        return (sum(bits) + len(sizes) * 8,) * 2
     if codec == "Int8":
-        return (sum(sizes) + 3 * 8,) * 2
+        return (sum(sizes) + len(sizes) * 8,) * 2
     if codec == "RandomK":
         return (8 * sum(most) + 8,) * 2  # and a seed
-    return 8 * sum(most) + 3, 8 * sum(most) + sum(bits) + 3  # TopK: places as a bitmap at most, and which it is
+    # TopK: places as a bitmap at most, and which it is
+    return 8 * sum(most) + len(sizes), 8 * sum(most) + sum(bits) + len(sizes)
 
 
 def check_bytes(names: tuple[str, ...], folder: Path, history: list[dict]) -> None:
@@ -191,15 +196,16 @@ def check_bytes(names: tuple[str, ...], folder: Path, history: list[dict]) -> No
     numbers = sum(len(p.numbers) for p in method.parts)
     assert (slots, payloads, numbers) == (("Scaffold" in parts), ("Scaffold" in parts), (parts == "FedNova"))
     space = DATA.spaces["ids"]
+    dense = [size for name, size in SHAPES.items() if name != PRIVATE.get(parts)]
     for row, record in zip(JsonLines.read(folder / "traffic.jsonl"), history[1:], strict=True):
         for client, down, up in zip(row["clients"], row["down"], row["up"], strict=True):
             rows = space.rows_of(client)
-            values = 8 * (2 * len(rows) + sum(SHAPES.values()))
+            values = 8 * (2 * len(rows) + sum(dense))
             assert down == values * (1 + slots)
             low = high = values
             ids = 4 * len(rows)
             if codec != "plain":
-                low, high = encoded_bytes(codec, len(rows))
+                low, high = encoded_bytes(codec, [2 * len(rows), *dense])
                 ids = len(encode_rows(rows, space.size))
             report = {"rpow-d": 4, "UCB": 8}.get(sampler, 0)
             rest = up - payloads * values - ids - 4 * numbers - report

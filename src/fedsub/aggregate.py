@@ -6,6 +6,7 @@ one after the other in cohort order, so neither the chunk size nor the number of
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,10 +65,19 @@ class CohortRows:
 class Sum:
     """Accumulates Σ a_i Δ_i group by group."""
 
-    def __init__(self, problem: Problem, params: Tree, layout: dict[str, SpaceRows], *, held: bool):
+    def __init__(
+        self,
+        problem: Problem,
+        params: Tree,
+        layout: dict[str, SpaceRows],
+        *,
+        held: bool,
+        private: Collection[str] = (),
+    ):
+        """``held``: also of the weights by row; ``private`` parameters are not sent."""
         self.problem, self.layout = problem, layout
         self.values: Tree = {}
-        for name in problem.names:
+        for name in (n for n in problem.names if n not in private):
             shape = list(params[name].shape)
             if name in problem.tables:
                 shape[0] = len(layout[problem.tables[name].name].union)

@@ -76,7 +76,7 @@ class NormalisedSteps(Part):
     def finish(self, message: Message, params: Tree, work: Work) -> None:
         assert work.steps is not None
         update = message.trees["update"]
-        norms = {scale: self._norm(work, scale) for scale in {work.scales.get(n, 1.0) for n in update}}
+        norms = {scale: self._norm(work, scale) for scale in {work.scales.get(n, 1.0) for n in update} or {1.0}}
         for name, value in update.items():
             norm = norms[work.scales.get(name, 1.0)].to(value.dtype)
             update[name] = value * work.group.spread(1.0 / norm, name, value)

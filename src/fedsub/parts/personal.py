@@ -39,7 +39,7 @@ class Personal(Part):
 
     def check(self, method: Method) -> None:
         from fedsub.parts.scaffold import ControlVariates
-        from fedsub.sampling import PowerOfChoice
+        from fedsub.sampling import Available, PowerOfChoice
 
         if not isinstance(self.names, tuple) or not all(isinstance(n, str) and n for n in self.names):
             raise MethodError(f'Personal names parameters or patterns, such as ("head.*",); got {self.names!r}.')
@@ -50,7 +50,8 @@ class Personal(Part):
                 "Scaffold corrects clients towards the mean gradient, which own parameters do not have; leave out "
                 "one of the two."
             )
-        if isinstance(method.sampler, PowerOfChoice) and method.sampler.variant != "rpow":
+        sampler = method.sampler.sampler if isinstance(method.sampler, Available) else method.sampler
+        if isinstance(sampler, PowerOfChoice) and sampler.variant != "rpow":
             raise MethodError(
                 "Power-of-choice asks clients for the loss of the shared model, which without their own parameters "
                 "means nothing; use another sampler with Personal, such as rpow-d."
@@ -85,6 +86,8 @@ class Personal(Part):
                 stored.copy_(value.expand_as(stored))
             if self.init == "random":
                 _draw(stored, value, seed, name)
+                if space is not None and space.padding:  # the row that means nothing stays what it is
+                    stored[torch.from_numpy(space.row_offsets[:-1].astype(np.int64))] = value[0].to(stored.device)
 
     def begin(self, params: Tree, work: Work) -> None:
         for name, own in work.client[self.key]["own"].items():

@@ -110,6 +110,11 @@ def _work(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a client does when it trains, and when it is probed: the settings that `samples_trained` takes."""
     try:
         method = json.loads((folder / "config.json").read_bytes())["method"]
+        if "local" not in method:
+            raise CheckpointError(
+                f"the local work of {method['name']} is not a number of batches; estimate its rounds with "
+                "fedsub.costs.round_seconds."
+            )
         local, sampler = method["local"], method.get("sampler") or {}
         while "sampler" in sampler:  # wrapped, for instance by one that knows who is online
             sampler = sampler["sampler"]

@@ -110,7 +110,7 @@ class SFMF(Algorithm):
     """
 
     step: float = 0.001
-    l2: float = 3.0
+    l2: float = 10.0
     submodel: bool = False
     name: str = "sfmf"
     pooled: bool = False

@@ -7,9 +7,10 @@ for training (`fedsub.engines.batched`), and the module is mapped over the clien
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,8 +23,14 @@ from fedsub.data.clients import Clients, Space
 from fedsub.engines.base import Filled, columns_to, template
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.rewrite import Rewrite
+from fedsub.errors import ConfigError, MethodError
 from fedsub.losses import Batch
 from fedsub.problem import Problem
+
+if TYPE_CHECKING:
+    from fedsub.evaluate import Evaluate
+    from fedsub.objective import Objective
+    from fedsub.result import Result
 
 TOGETHER = 4096  # samples that are predicted at once
 
@@ -194,3 +201,78 @@ class _Chunk:
     @property
     def flat(self) -> np.ndarray:
         return self.samples[self.real]
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Clients that took no part in training, each with parameters of its own."""
+
+    model: PersonalModel
+    metrics: dict[str, Any]  # by split, as in `Result.final`; ``shared`` is without own parameters, ``gain`` over that
+
+
+def adapt(
+    trained: Result | PersonalModel | Tree,
+    objective: Objective,
+    clients: Clients,
+    names: str | Sequence[str],
+    *,
+    steps: int = 50,
+    lr: float = 0.1,
+    batch_size: int | None = 5,
+    init: str = "random",
+    seed: int = 0,
+    test: Clients | None = None,
+    splits: dict[str, Clients] | None = None,
+    evaluate: Evaluate | None = None,
+    engine: str = "auto",
+) -> Adapted:
+    """Give new clients parameters of their own: fresh ones, trained on each client's data alone.
+
+    ``trained`` are the shared parameters, which stay as they are; ``names`` says which ones are personal, as for
+    `fedsub.methods.fedper`. Every client takes ``steps`` local steps, in one round over all of them. Measured are the
+    splits "train" (``clients``) and, if given, "test"; or those in ``splits``. The data must number table rows as
+    the training data did (`fedsub.data.align.align` sees to that).
+    """
+    from fedsub.average import OverClients
+    from fedsub.core import Method, Options
+    from fedsub.evaluate import Evaluate, Evaluator
+    from fedsub.local import SGD
+    from fedsub.parts import Personal
+    from fedsub.running import one_thread, same_random_state
+    from fedsub.sampling import Everyone
+    from fedsub.servers import Add
+
+    part = Personal((names,) if isinstance(names, str) else tuple(names), init=init, alone=True)
+    local = SGD(lr=lr, local_steps=steps, batch_size=batch_size)
+    method = Method(
+        local=local, parts=(part,), average=OverClients(), server=Add(), sampler=Everyone(), name="adapt"
+    )  # fmt: skip
+    problem = Problem.bind(objective, clients)
+    if not part.private(problem.names):
+        raise MethodError("adapt fits parameters that are personal, and names is empty; name some, such as 'last'.")
+    shared = _shared_of(trained, problem)
+    with one_thread(), same_random_state(shared):
+        ready = method.prepare(problem, shared, Options(engine=engine, seed=seed))
+        ready.trainer.round(1)
+        model = ready.trainer.model(1)
+        if splits is None:
+            splits = {"train": clients} | ({"test": test} if test is not None else {})
+        evaluator = Evaluator(problem, splits, evaluate or Evaluate(), ready.columns, clients)
+        return Adapted(model, evaluator.final(model))
+
+
+def _shared_of(trained: Result | PersonalModel | Tree, problem: Problem) -> Tree:
+    """The trained parameters by name, those that ``problem`` has."""
+    found = getattr(trained, "params", None) or getattr(trained, "shared", None) or trained
+    if not isinstance(found, dict):
+        raise ConfigError(f"adapt needs a Result, a PersonalModel or parameters by name, got {type(trained).__name__}.")
+    own = dict(problem.objective.module.named_parameters())
+    for name in problem.names:
+        if name not in found or found[name].shape != own[name].shape:
+            seen = f"has the shape {tuple(found[name].shape)}" if name in found else "is missing"
+            raise ConfigError(
+                f"adapt: {name} {seen} in what was trained, and the objective has {tuple(own[name].shape)}; give the "
+                "objective that was trained, or one with as many rows."
+            )
+    return {name: found[name] for name in problem.names}

@@ -68,7 +68,7 @@ def pooled(clients: Clients) -> Clients:
     """All samples at one client, which holds the union of all S(i): for centralised baselines."""
     samples = np.arange(clients.samples)
     owners = clients.clients_of(samples)
-    columns = [_global_rows(clients, c, samples, owners) for c in clients.columns.values()]
+    columns = [global_rows(clients, c, samples, owners) for c in clients.columns.values()]
     return _reassemble(clients, np.array(["all"]), np.array([0, clients.samples]), columns)
 
 
@@ -102,7 +102,7 @@ def _take(clients: Clients, samples: Array, owners: Array) -> Clients:
     """``samples`` grouped by owner; the groups become the new clients, in that order."""
     begins = np.flatnonzero(np.diff(owners, prepend=-1))
     offsets = np.append(begins, len(samples)).astype(np.int64)
-    columns = [_global_rows(clients, c, samples, owners) for c in clients.columns.values()]
+    columns = [global_rows(clients, c, samples, owners) for c in clients.columns.values()]
     return _reassemble(clients, np.asarray(clients.client_ids[owners[begins]]), offsets, columns)
 
 
@@ -111,7 +111,7 @@ def _reassemble(clients: Clients, client_ids: Array, offsets: Array, columns: li
     return assemble(client_ids, offsets, columns, spaces, label=clients.label, source=clients.source)
 
 
-def _global_rows(clients: Clients, column: Column, samples: Array, owners: Array) -> Column:
+def global_rows(clients: Clients, column: Column, samples: Array, owners: Array) -> Column:
     """The column at ``samples`` with local ids turned back into rows of the full table."""
     part = reorder(column, samples)
     if part.space is None:

@@ -45,7 +45,7 @@ def gaussian_clusters(
             raise ConfigError(f"{name} must be at least 1, got {value}.")
     if per_client is not None and not 1 <= per_client <= clusters:
         raise ConfigError(f"per_client must lie between 1 and clusters={clusters}, got {per_client}.")
-    centres = normal((dim, clusters), seed)
+    centres = normal((dim, clusters), int(rng.key(seed, rng.OTHER, 6) >> np.uint64(2)))  # not those W may start at
     blocks, labels = [], []
     for p in range(clients):
         word = rng.key(seed, rng.OTHER, 7, p)

@@ -72,10 +72,16 @@ def lipschitz_w(stack: Stack, h: Tensor, l2: float = 0.0) -> Tensor:
 def h_steps(
     stack: Stack, w: Tensor, h: Tensor, *, steps: int, gamma1: float, project: Projection, l2: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Q1 times H ← P(H − ∇_H F_p / c_p) with c_p = (γ1/2) L_H; returns H and c_p [c]."""
+    """Q1 times H ← P(H − ∇_H F_p / c_p) with c_p = (γ1/2) L_H; returns H and c_p [c].
+
+    One-hot columns are set to the best ones at once: there are only k of them, and a gradient step is mostly too
+    short to get from one to another.
+    """
     gram = _gram(stack, w)
     rate = 0.5 * gamma1 * lipschitz_h(stack, w, l2, gram)
     real = (stack.per_column > 0)[:, None, :]  # padding stays 0, whatever the set
+    if project.kind == "one-hot":
+        return project(-_distances(stack, w), 1) * real, rate
     scale = _factor(stack) / rate[:, None, None]
     if stack.seen is None:  # all columns know the same rows, so W enters by WᵀW and WᵀX alone
         target = torch.bmm((w * stack.weight[:, :, None]).transpose(1, 2), stack.x)
@@ -93,6 +99,12 @@ def w_steps(stack: Stack, w: Tensor, h: Tensor, *, steps: int, d: float, l2: flo
     for _ in range(steps):
         w = w - gradient_w(stack, w, h, l2) / d
     return w
+
+
+def _distances(stack: Stack, w: Tensor) -> Tensor:
+    """‖x − w_j‖² of every point and column of W over the known entries, without ‖x‖²; [c, k, n]."""
+    mask = stack.weight[:, :, None] if stack.seen is None else stack.seen * stack.weight[:, :, None]
+    return torch.bmm((w * w).transpose(1, 2), mask) - 2 * torch.bmm(w.transpose(1, 2), mask * stack.x)
 
 
 def _gram(stack: Stack, w: Tensor) -> Tensor:

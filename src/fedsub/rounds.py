@@ -20,7 +20,6 @@ from fedsub.patterns import check_patterns
 from fedsub.personal import PersonalModel
 from fedsub.probing import Prober
 from fedsub.problem import Problem
-from fedsub.servers.base import Lent
 from fedsub.state import State
 
 
@@ -80,17 +79,9 @@ class Trainer:
         self.bytes = problem.traffic(method)
         self._rows = CohortRows(problem, self.device)
         self._prober = Prober(problem, method, columns)
-        self._lent: dict[str, Lent] = {}  # what the server holds of this round's rows, while it lasts
         self._settled = 0  # the last round after which every row was up to date
 
     def round(self, number: int) -> RoundReport:
-        try:
-            return self._round(number)
-        finally:
-            if self._lent:  # the round failed halfway, or not everybody delivered
-                self.server.give_back(self._lent, self.state.server, self._time(number) - 1)  # type: ignore[attr-defined]
-
-    def _round(self, number: int) -> RoundReport:
         problem, method, state = self.problem, self.method, self.state
         probes = self._prober.start(number, self.seed, self.params, self._current)
         cohort = self.sampler.select(number, self.seed, probes)
@@ -107,7 +98,7 @@ class Trainer:
                 probe_up=probes.up,
             )  # fmt: skip
         rows = self._rows(cohort)
-        self._current(rows, number, lend=True)
+        self._current(rows, number)
         batches = draw(problem.clients, cohort, method.local, round=number, seed=self.seed)
         job = Job(method, self.params, cohort, rows, batches, number, self.seed, state.shared, state.kept)
         names = ("update", *(f"{part.key}.{name}" for part in method.parts for name in part.payloads))
@@ -159,23 +150,16 @@ class Trainer:
             part.combine(mean, total, self.state.shared.get(part.key, {}), number)
         if not mean["update"]:  # everything is private
             return
-        time = self._time(number)
-        if hasattr(self.server, "advance"):  # the rows are up to date: they have just been sent
-            self.server.advance(self.params, mean["update"], total.rows, self.state.server, time, self._lent)  # type: ignore[attr-defined]
-        else:
-            self.server.step(self.params, mean["update"], total.rows, self.state.server, time)
+        step = getattr(self.server, "advance", self.server.step)  # the rows are up to date: they have just been sent
+        step(self.params, mean["update"], total.rows, self.state.server, self._time(number))
         self.state.note(total.rows)
 
-    def _current(self, rows: dict[str, SpaceRows], number: int, *, lend: bool = False) -> None:
-        """Bring rows that are about to be read (``lend``: and then moved) to the end of the round before this one."""
-        if not self.server.lazy:
-            return
-        union = {table: rows[space.name].union for table, space in self.problem.tables.items()}
-        if lend and hasattr(self.server, "lend"):
-            self._lent = self.server.lend(self.params, union, self.state.server, self._time(number) - 1)  # type: ignore[attr-defined]
-        else:
+    def _current(self, rows: dict[str, SpaceRows], number: int) -> None:
+        """Bring rows that are about to be read to the end of the round before this one."""
+        if self.server.lazy:
+            union = {table: rows[space.name].union for table, space in self.problem.tables.items()}
             self.server.catch_up(self.params, union, self.state.server, self._time(number) - 1)
-        self.state.note(union)
+            self.state.note(union)
 
     def model(self, number: int) -> Tree | PersonalModel:
         """What is evaluated after round ``number``."""

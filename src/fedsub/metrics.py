@@ -62,15 +62,19 @@ def spread(values: Array, owners: Array) -> dict[str, float]:
     }
 
 
-def by_client(losses: Array, scores: Array | None, labels: Array, owners: Array) -> dict[str, float]:
+def by_client(losses: Array, scores: Array | None, labels: Array, owners: Array) -> dict[str, Any]:
     """Means over clients, each counted once: of the loss, of its worst tenth of clients, and of the AUC.
 
-    The AUC is over the ``auc_clients`` that have samples of both classes.
+    The AUC is over the ``auc_clients`` that have samples of both classes. ``…_quantiles`` are those of every
+    twentieth of the clients, from the least value to the largest.
     """
     _, inverse, counts = np.unique(owners, return_inverse=True, return_counts=True)
     means = np.sort(np.bincount(inverse, weights=losses) / counts)
     worst = means[-max(1, len(means) // 10) :]
-    found = {"clients": len(means), "loss": float(means.mean()), "worst_decile_loss": float(worst.mean())}
+    found: dict[str, Any] = {
+        "clients": len(means), "loss": float(means.mean()), "worst_decile_loss": float(worst.mean()),
+        "loss_quantiles": twentieths(means),
+    }  # fmt: skip
     if scores is not None:
         one_by_one = auc_by_client(scores, labels, inverse, len(means))
         one_by_one = np.sort(one_by_one[~np.isnan(one_by_one)])
@@ -78,7 +82,13 @@ def by_client(losses: Array, scores: Array | None, labels: Array, owners: Array)
         if len(one_by_one):
             found["auc"] = float(one_by_one.mean())
             found["worst_decile_auc"] = float(one_by_one[: max(1, len(one_by_one) // 10)].mean())
+            found["auc_quantiles"] = twentieths(one_by_one)
     return found
+
+
+def twentieths(values: Array) -> list[float]:
+    """Quantiles at 0, 5 %, …, 100 %."""
+    return [float(q) for q in np.quantile(values, np.linspace(0, 1, 21))]
 
 
 def auc_by_client(scores: Array, labels: Array, owners: Array, clients: int) -> Array:
@@ -97,12 +107,12 @@ def auc_by_client(scores: Array, labels: Array, owners: Array, clients: int) -> 
         return np.where((n_pos > 0) & (n_neg > 0), above / (n_pos * n_neg), np.nan)
 
 
-def gain(losses: Array, before: Array, owners: Array) -> dict[str, float]:
+def gain(losses: Array, before: Array, owners: Array) -> dict[str, Any]:
     """By how much the loss is lower than ``before``, by client: its mean, deciles, and who is better off."""
     _, inverse, counts = np.unique(owners, return_inverse=True, return_counts=True)
     gained = np.bincount(inverse, weights=before - losses) / counts
     low, middle, high = np.quantile(gained, [0.1, 0.5, 0.9])
     return {
         "mean": float(gained.mean()), "p10": float(low), "median": float(middle), "p90": float(high),
-        "better_off": float((gained > 0).mean()),
+        "better_off": float((gained > 0).mean()), "quantiles": twentieths(gained),
     }  # fmt: skip

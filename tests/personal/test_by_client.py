@@ -64,6 +64,7 @@ def test_the_worst_tenth_of_the_clients() -> None:
     owners = np.repeat(np.arange(30), 4)
     losses = owners.astype(float)
     found = metrics.by_client(losses, None, np.zeros(120), owners)
+    assert found.pop("loss_quantiles") == pytest.approx(np.linspace(0, 29, 21))
     assert found == {"clients": 30, "loss": 14.5, "worst_decile_loss": 28.0}
     # Client i ranks its two positives above i of its negatives, more or less: the AUC falls with i.
     labels = np.tile([1.0, 1.0, 0.0, 0.0], 30)
@@ -86,5 +87,8 @@ def test_gain(samples, seed: int) -> None:
     assert found["median"] == pytest.approx(np.median(gained), abs=1e-9)
     assert found["p10"] <= found["median"] + 1e-9 <= found["p90"] + 2e-9
     assert found["better_off"] == pytest.approx(np.mean([g > 1e-9 for g in gained]), abs=1 / len(gained))
+    assert found["quantiles"][0] == pytest.approx(min(gained), abs=1e-9)
+    assert found["quantiles"][-1] == pytest.approx(max(gained), abs=1e-9)
     nothing = metrics.gain(losses, losses, owners)
+    assert nothing.pop("quantiles") == [0.0] * 21
     assert nothing == {"mean": 0.0, "p10": 0.0, "median": 0.0, "p90": 0.0, "better_off": 0.0}

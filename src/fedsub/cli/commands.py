@@ -49,6 +49,10 @@ def register(app: typer.Typer) -> None:
         "fedsub resume runs/demo --devices datacentre",
     ))(resume)  # fmt: skip
     app.command(epilog=examples(
+        "fedsub adapt runs/demo/fedper-seed0 newcomers.csv",
+        "fedsub adapt runs/demo/fedper-seed0 newcomers.csv --steps 100 --lr 0.05 --json",
+    ))(adapt)  # fmt: skip
+    app.command(epilog=examples(
         "fedsub heat movielens-like",
         "fedsub heat ratings.csv --client user --table item --out heat.png",
         "fedsub heat study.toml -k 100 --json",
@@ -207,6 +211,36 @@ def resume(
     for warning in warnings:
         view.stopped(f"Warning: {warning}")
     train(made, view, command=command, out=out, resume=True)
+
+
+def adapt(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR", help="A finished run of a method with personal parameters.", show_default=False
+        ),
+    ],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA", help="The newcomers' data: a file or directory like the run's own.", show_default=False
+        ),
+    ],
+    steps: Annotated[int, typer.Option(min=1, help="Local steps of each client.")] = 50,
+    lr: Annotated[float, typer.Option(help="Local step size.")] = 0.1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a local batch.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the batches and of the first values.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")] = False,
+    json: Json = False,
+) -> None:
+    """Give clients that took no part personal parameters of their own; what was trained stays as it is.
+
+    Data are read and cut into train and test as the run's were. The shared model is printed beside the adapted one.
+    """
+    from fedsub.cli.adapt import adapt as fit
+    from fedsub.cli.show import View
+
+    fit(directory, data, steps, lr, batch_size, seed, View(quiet=quiet, as_json=json))
 
 
 @takes(DataFlags)

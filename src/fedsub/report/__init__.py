@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsub.files import write_atomic, writing
+from fedsub.report.clients import clients_plot, gains_plot, split_of
 from fedsub.report.curves import decile_metric
 from fedsub.report.page import moves_bytes, render, shown_metrics
 from fedsub.report.plots import bytes_plot, deciles_plot, png, rounds_plot, time_plot
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bytes_plot",
+    "clients_plot",
     "csv_rows",
     "deciles_plot",
+    "gains_plot",
     "markdown_table",
     "png",
     "render",
@@ -41,7 +44,8 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
 
     Plots are rounds-<metric>.png, bytes-<metric>.png (if bytes were moved), time-<metric>.png (if the runs were
     kept in directories, which know the bytes by client) and deciles-<metric>.png (if measured), where <metric>
-    is what the plot shows: by decile it is of the test split, if there is one.
+    is what the plot shows: by decile it is of the test split, if there is one. Where methods have personal models,
+    clients.png and gains.png show how the clients fare one by one.
     """
     folder = Path(folder)
     with writing(folder):
@@ -59,6 +63,9 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
     shown = {decile_metric(comparison, metric) for metric in shown_metrics(comparison)} - {None}
     for metric in sorted(m for m in shown if m is not None):
         write_atomic(folder / f"deciles-{_name(metric)}.png", png(deciles_plot(comparison, metric)))
+    if split_of(comparison) is not None:
+        write_atomic(folder / "clients.png", png(clients_plot(comparison)))
+        write_atomic(folder / "gains.png", png(gains_plot(comparison)))
     page = folder / "report.html"
     write_atomic(page, render(comparison).encode())
     return page

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from fedsub.report import facts, plots
+from fedsub.report import clients, facts, plots
 from fedsub.report import words as w
 from fedsub.report.css import CSS
 from fedsub.report.curves import by_decile, decile_groups, decile_metric
@@ -42,6 +42,7 @@ def render(comparison: Comparison) -> str:
     title = f"Comparison of {w.listed(labels(comparison))}"
     sections = [("table", "results", _results(comparison))]
     sections += _metrics(comparison)
+    sections += _clients(comparison)
     sections.append(("settings", "settings", settings(comparison, found)))
     sections.append(("runs", "runs, data and versions", runs(found)))
     if said := facts.events(found):
@@ -129,6 +130,34 @@ def _metrics(comparison: Comparison) -> list[tuple[str, str, str]]:
             text += figure(plots.deciles_plot, caption + bars, f"Chart: {caption} {_ends(comparison, shown)}", metric)
         out.append((f"metric-{len(out) + 1}", name, text))
     return out
+
+
+def _clients(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """How clients fare with models of their own; nothing if no method has such."""
+    split = clients.split_of(comparison)
+    if split is None:
+        return []
+    head, body = clients.rows(comparison)
+    text = table(head, body, "means over clients", kind="result")
+    text += (
+        '<p class="small">Every client counts once, whatever its number of samples. Without own parameters: the shared '
+        "ones in their place, on the same samples. Worst tenth: the mean over the tenth of the clients that fares "
+        "worst.</p>\n"
+    )
+    told = "; ".join(
+        f"{row[0]}: " + ", ".join(f"{h} {c}" for h, c in zip(head[1:], row[1:], strict=True)) for row in body
+    )
+    name = w.words(f"{split}.{clients.kind_of(comparison, split)}")
+    pictures = (
+        (clients.clients_plot, f"{name} of the clients one by one, sorted; dashed: without own parameters."),
+        (clients.gains_plot, "By how much the clients’ losses are lower with own parameters than without, sorted."),
+    )
+    for i, (plot, caption) in enumerate(pictures):
+        sizes = [("wide", plot(comparison)), ("narrow", plot(comparison, narrow=True))]
+        described = f"Line chart: {caption} {told}."
+        svg = "".join(inline(fig, f"c{i}{kind}", described, kind) for kind, fig in sizes)
+        text += f"<figure>{svg}<figcaption>{e(caption)}</figcaption></figure>\n"
+    return [("clients", "by client", text)]
 
 
 def moves_bytes(comparison: Comparison) -> bool:

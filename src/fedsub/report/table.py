@@ -17,6 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fedsub.report import clients
 from fedsub.report import words as w
 from fedsub.result import Result, Target, better, mean_std
 
@@ -46,6 +47,7 @@ def columns(comparison: Comparison) -> list[Column]:
     for metric in w.chosen(comparison):
         keep = 8 if metric == comparison.metric else 4 if metric.endswith((".ce", ".auc", ".loss")) else 2
         out.append(replace(_metric(runs, metric), keep=keep - metric.startswith("train.")))
+    out += _by_client(comparison)
     sizes = [mean_std([r.bytes_per_client() for r in results])[0] for results in runs]
     # No bytes is not a saving: the centralised baseline has no clients to send anything to.
     out.append(
@@ -136,6 +138,22 @@ def _metric(runs: Sequence[list[Result]], metric: str) -> Column:
         cells.append(text)
         values.append(mean if len(found) == len(results) else math.nan)
     return _column(f"best {w.short(metric)}", cells, values, max if better(metric) == "higher" else min)
+
+
+def _by_client(comparison: Comparison) -> list[Column]:
+    """Where methods have personal models: the mean over clients, each counted once, at the end."""
+    split = clients.split_of(comparison)
+    if split is None:
+        return []
+    kind = clients.kind_of(comparison, split)
+    cells, values = [], []
+    for results in comparison.results.values():
+        mean, std = mean_std(found := clients.means(results, split, "by_client", kind))
+        cells.append(w.number(mean, std if len(found) > 1 else None))
+        values.append(mean)
+    where = "training" if split == "train" else split
+    heading = f"last {where} {'AUC' if kind == 'auc' else 'loss'}, mean over clients"
+    return [_column(heading, cells, values, max if kind == "auc" else min, keep=6)]
 
 
 def _column(
@@ -239,7 +257,8 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
         names.append(f"estimated seconds {w.on_devices(comparison)}")
     if comparison.timed and target is not None:
         names.append(f"{names[-1]} to {target}")
-    for name in names:
+    measured = _last_by_client(comparison)
+    for name in [*names, *(f"last {'.'.join(path)}" for path in measured)]:
         head += [f"{name}: mean", f"{name}: std"]
     rows = [head]
     for label, results in comparison.results.items():
@@ -255,8 +274,19 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
             row += _pair([max(clock.values()) for r in results if (clock := comparison.clock(r))])
         if comparison.timed and target is not None:
             row += _pair(comparison.times_to_target(results))
+        for path in measured:
+            row += _pair(clients.means(results, *path))
         rows.append(row)
     return rows
+
+
+def _last_by_client(comparison: Comparison) -> list[tuple[str, ...]]:
+    """The means over clients, and gains of personal models, of which some run has a number."""
+    runs = [r for results in comparison.results.values() for r in results]
+    splits = dict.fromkeys(split for r in runs for split in r.final)
+    kinds = ("loss", "worst_decile_loss", "auc", "worst_decile_auc")
+    paths = [("by_client", kind) for kind in kinds] + [("gain", "mean"), ("gain", "better_off")]
+    return [(split, *path) for split in splits for path in paths if clients.means(runs, split, *path)]
 
 
 def _pair(values: Sequence[float]) -> list[str]:

@@ -39,7 +39,7 @@ def make_clients(seed: int = 0) -> fs.Clients:
     draw = np.random.default_rng(seed)
     users = USERS + NEWCOMERS
     tastes, vectors, popular = draw.normal(size=(users, DIM)), draw.normal(size=(ITEMS, DIM)), draw.normal(size=ITEMS)
-    user, item = np.nonzero(draw.random((users, ITEMS)) < 1.5 / np.sqrt(np.arange(1, ITEMS + 1)))
+    user, item = np.nonzero(draw.random((users, ITEMS)) < 3 / np.sqrt(np.arange(1, ITEMS + 1)))
     logit = popular[item] + (tastes[user] * vectors[item]).sum(1)
     liked = draw.random(len(user)) < 1 / (1 + np.exp(-logit))
     table = {"user": user, "item": item, "liked": liked}
@@ -57,8 +57,8 @@ def objective(seed: int) -> fs.Objective:
     return fs.Objective(Taste(ITEMS, DIM), fs.losses.binary("liked"), tables)
 
 
-settings = {"lr": 0.5, "local_epochs": 2, "batch_size": 10, "clients_per_round": 60, "server_lr": 5.0}
-own = {"personal": "taste", "groups": {"taste": {"weight_decay": 0.03}}}
+settings = {"lr": 0.5, "local_epochs": 2, "batch_size": 10, "clients_per_round": 60, "server_lr": 3.0}
+own = {"personal": "taste", "groups": {"taste": {"weight_decay": 0.1}}}
 comparison = fs.compare(
     {
         "FedAvg": fs.methods.fedavg(**settings),

@@ -75,7 +75,7 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def clients_plot(comparison: Comparison, *, narrow: bool = False) -> Figure:
-    """The metric of the clients, sorted: of their own models and, dashed, without own parameters.
+    """The metric of the clients, sorted: of their own models and, thin, without own parameters.
 
     The mean of the seeds' quantiles, and a band from lowest to highest.
     """
@@ -91,7 +91,7 @@ def clients_plot(comparison: Comparison, *, narrow: bool = False) -> Figure:
             curves = _curves(results, split, *path, f"{kind}_quantiles")
             if curves:
                 shared = path[0] == "shared"
-                handles.append(_draw(axes, curves, look | ({"linestyle": (0, (2, 2)), "lw": 1.2} if shared else {})))
+                handles.append(_draw(axes, curves, look | (_thin(look) if shared else {})))
                 labels.append(name)
     if not handles:
         return nothing(figure, axes, "no metric was measured by client")
@@ -136,6 +136,10 @@ def _curves(results: Sequence[Result], split: str, *path: str) -> list[list[floa
         if len(values) == len(SHARES) and all(map(math.isfinite, values)):
             out.append(values)
     return out
+
+
+def _thin(look: dict[str, Any]) -> dict[str, Any]:
+    return {"linestyle": ":" if look["linestyle"] == "-" else "-", "lw": 1.0}
 
 
 def _draw(axes: Any, curves: list[list[float]], look: dict[str, Any]) -> Any:

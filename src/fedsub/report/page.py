@@ -149,7 +149,7 @@ def _clients(comparison: Comparison) -> list[tuple[str, str, str]]:
     )
     name = w.words(f"{split}.{clients.kind_of(comparison, split)}")
     pictures = (
-        (clients.clients_plot, f"{name} of the clients one by one, sorted; dashed: without own parameters."),
+        (clients.clients_plot, f"{name} of the clients one by one, sorted; thin: without own parameters."),
         (clients.gains_plot, "By how much the clients’ losses are lower with own parameters than without, sorted."),
     )
     for i, (plot, caption) in enumerate(pictures):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         heat,
         losses,
         methods,
+        mixture,
         models,
         sampling,
         schedules,
@@ -84,6 +85,7 @@ __all__ = [
     "heat",
     "losses",
     "methods",
+    "mixture",
     "models",
     "movielens",
     "movielens_like",
@@ -119,8 +121,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
-    "codecs", "costs", "datasets", "diagnostics", "errors", "factorisation", "heat", "losses", "methods", "models",
-    "sampling", "schedules", "servers", "theory", "twins",
+    "codecs", "costs", "datasets", "diagnostics", "errors", "factorisation", "heat", "losses", "methods", "mixture",
+    "models",    "sampling", "schedules", "servers", "theory", "twins",
 )  # fmt: skip
 
 

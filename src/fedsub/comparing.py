@@ -242,5 +242,6 @@ def _seed_list(seeds: int | Iterable[int]) -> list[int]:
 
 
 def slug(label: str) -> str:
-    """A label as a directory name."""
+    """A label as a directory name; L2SGD+ is another one than L2SGD."""
+    label = re.sub(r"(?<=\w)\+", "-plus", label)
     return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-") or "method"

@@ -1,4 +1,4 @@
-"""The command line: `fedsub run`, `compare`, `tune`, `heat`, `data`, `methods`, `costs`, `bench`, `resume`.
+"""The command line: `fedsub run`, `compare`, `tune`, `heat`, `data`, `methods`, `costs`, `bench`, `mixture`, `resume`.
 
 Nothing here imports torch until a command needs it, so that help comes at once.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import commands, data
+from fedsub.cli import commands, data, mixture
 from fedsub.cli.show import error
 from fedsub.errors import FedsubError
 
@@ -68,3 +68,4 @@ def main(
 
 commands.register(app)
 app.add_typer(data.app, name="data")
+app.add_typer(mixture.app, name="mixture")

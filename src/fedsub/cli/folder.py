@@ -78,6 +78,10 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
             raise ConfigError(
                 f"{folder} is a search of fedsub tune; go on with it by the same fedsub tune command and --resume."
             )
+        if (folder / "config.json").exists() and "lambda_path" in _config(folder):
+            raise ConfigError(
+                f"{folder} is a path of fedsub mixture path; go on with it by the same command and --resume."
+            )
         if (folder / "config.json").exists():
             raise ConfigError(
                 f"{folder} is a run made from Python, without a {FILE}; go on with it from Python: run(…, resume=True)."
@@ -91,6 +95,15 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
     content = _read(out)
     experiment = Experiment(parse(content["config"], str(out / FILE)), Path(content["base"]))
     return out, content["command"], experiment, _objective_warnings(content)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """What a run's directory was started with; empty if it cannot be read."""
+    try:
+        content = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _objective_warnings(content: dict[str, Any]) -> list[str]:

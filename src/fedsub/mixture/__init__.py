@@ -6,8 +6,13 @@ solver, coin             the frame of every algorithm; what those with a coin sh
 gd, sgd                  LGD, L2GD, L2GD+; L2SGD, L2SGD2, L2SGD+
 proximal, inner          APGD1, APGD2, IAPGD; local proxes
 katyusha                 AL2SGD+
-path                     x(λ) from local to global; the link with MAML
+path, reach              x(λ) from local to global; ways to a point of it; the link with MAML
+layout, modules, memory  the functions of any torch module
+method, trainer, named   the algorithms as methods of `fedsub.run`
+choose, pathplot         λ chosen on held-out data; its table and picture
 """
+
+from typing import TYPE_CHECKING
 
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.curvature import Curvature, curvature, estimate_constants
@@ -19,6 +24,10 @@ from fedsub.mixture.proximal import APGD1, APGD2, IAPGD
 from fedsub.mixture.quadratics import Quadratics
 from fedsub.mixture.sgd import L2SGD, L2SGD2, L2SGDPlus
 from fedsub.mixture.solver import Solver, State, Step
+
+if TYPE_CHECKING:
+    from fedsub.mixture.choose import LambdaPath, choose_lambda
+    from fedsub.mixture.method import Mixture
 
 SOLVERS = {
     solver.name: solver for solver in (LGD, L2GD, L2GDPlus, L2SGD, L2SGD2, L2SGDPlus, APGD1, APGD2, IAPGD, AL2SGDPlus)
@@ -39,15 +48,28 @@ __all__ = [
     "Functions",
     "L2GDPlus",
     "L2SGDPlus",
+    "LambdaPath",
     "Memory",
+    "Mixture",
     "PathPoint",
     "Quadratics",
     "Solver",
     "State",
     "Step",
+    "choose_lambda",
     "curvature",
     "estimate_constants",
     "lambda_grid",
     "maml_gap",
     "trace_path",
 ]
+
+
+def __getattr__(name: str):
+    """What trains modules needs these algorithms itself, so it is imported at first use."""
+    from importlib import import_module
+
+    homes = {"LambdaPath": "choose", "choose_lambda": "choose", "Mixture": "method"}
+    if name not in homes:
+        raise AttributeError(f"module 'fedsub.mixture' has no attribute {name!r}")
+    return getattr(import_module(f"fedsub.mixture.{homes[name]}"), name)

@@ -78,6 +78,13 @@ class WithProx(Protocol):
     def prox(self, centre: Tree, lam: float) -> Tree: ...
 
 
+@runtime_checkable
+class WithValue(Protocol):
+    """Functions whose values are not the losses that come with gradients: those leave an l2 term out."""
+
+    def values(self, x: Tree) -> np.ndarray: ...  # f_i(x_i), float64 [n]
+
+
 def norms(functions: Functions, x: Tree) -> np.ndarray:
     """‖x_i‖ of every client, float64 [n]."""
     return np.sqrt(functions.dot(x, x))

@@ -93,6 +93,10 @@ class ModuleFunctions(Layout):
                 leaf.add_(x[name], alpha=self.l2)
         return losses, out
 
+    def values(self, x: Tree) -> np.ndarray:
+        """f_i(x_i) with the l2 term, float64 [n]; the losses of `gradient` are those of the samples alone."""
+        return self.gradient(x)[0] + self.l2 / 2 * self.dot(x, x)
+
     def _of_terms(self, which: np.ndarray) -> Places:
         begin = which * self.batch
         place = begin[:, None] + np.arange(self.batch)

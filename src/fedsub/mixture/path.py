@@ -15,9 +15,8 @@ import numpy as np
 from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.mixture.constants import Constants
-from fedsub.mixture.functions import Functions, WithProx, add, copy, minus, root_mean_square
-from fedsub.mixture.inner import local_prox
-from fedsub.mixture.proximal import APGD1, APGD2
+from fedsub.mixture.functions import Functions, WithValue, add, copy, minus, root_mean_square
+from fedsub.mixture.reach import Closely, Reached
 from fedsub.mixture.solver import check_lam
 
 
@@ -63,77 +62,53 @@ def trace_path(
     order = sorted({float(lam) for lam in lams})
     for lam in order:
         check_lam(lam, infinite=True)
+    check_tolerance(tolerance)
+    first = functions.start() if start is None else start
+    scale = gradient_size(functions, first)
+    reach = Closely(tolerance * scale, most)
+    ends = {lam: reach(functions, lam, constants, first) for lam in (0.0, math.inf)}
+    at = ends[0.0].x
+    for lam in order:
+        found = ends[lam] if lam in ends else reach(functions, lam, constants, at)
+        at = found.x
+        yield measured(functions, lam, found, ends[0.0].x, ends[math.inf].x, scale)
+
+
+def check_tolerance(tolerance: float) -> None:
     if not 0 < tolerance < 1:
         raise MethodError(f"tolerance must lie between 0 and 1, got {tolerance!r}.")
-    first = functions.start() if start is None else start
-    scale = root_mean_square(functions, functions.gradient(first)[1]) or 1.0
 
-    ends = {lam: _reach(functions, lam, constants, first, tolerance * scale, most) for lam in (0.0, math.inf)}
-    local, far = ends[0.0].x, ends[math.inf].x
-    at = local
-    for lam in order:
-        found = ends[lam] if lam in ends else _reach(functions, lam, constants, at, tolerance * scale, most)
-        at = found.x
-        losses, _ = functions.gradient(at)
-        yield PathPoint(
-            lam=lam,
-            x=at,
-            f=float(losses.mean()),
-            psi=spread_of(functions, at),
-            to_local=root_mean_square(functions, minus(at, local)),
-            to_global=root_mean_square(functions, minus(at, far)),
-            residual=found.residual / scale,
-            iterations=found.iterations,
-            communications=found.communications,
-            method=found.method,
-        )
+
+def gradient_size(functions: Functions, x: Tree) -> float:
+    """√((1/n) Σ‖∇f_i(x_i)‖²), over which residuals are told."""
+    return root_mean_square(functions, functions.gradient(x)[1]) or 1.0
+
+
+def measured(functions: Functions, lam: float, found: Reached, local: Tree, far: Tree, scale: float) -> PathPoint:
+    """The point of the path that was reached; ``local`` is x(0), ``far`` x(∞)."""
+    return PathPoint(
+        lam=lam,
+        x=found.x,
+        f=value_of(functions, found.x),
+        psi=spread_of(functions, found.x),
+        to_local=root_mean_square(functions, minus(found.x, local)),
+        to_global=root_mean_square(functions, minus(found.x, far)),
+        residual=found.residual / scale,
+        iterations=found.iterations,
+        communications=found.communications,
+        method=found.method,
+    )
+
+
+def value_of(functions: Functions, x: Tree) -> float:
+    """f(x) = (1/n) Σ f_i(x_i)."""
+    values = functions.values(x) if isinstance(functions, WithValue) else functions.gradient(x)[0]
+    return float(values.mean())
 
 
 def spread_of(functions: Functions, x: Tree) -> float:
     """ψ(x) = (1/2n) Σ ‖x_i − x̄‖²."""
     return 0.5 * root_mean_square(functions, minus(x, functions.mean(x))) ** 2
-
-
-def optimality_residual(functions: Functions, x: Tree, lam: float) -> float:
-    """Root mean square over clients of ∇f_i(x_i) + λ(x_i − x̄), which is 0 at x(λ) alone.
-
-    For λ = ∞, where all x_i are equal, of the mean gradient.
-    """
-    _, gradient = functions.gradient(x)
-    if math.isinf(lam):
-        return root_mean_square(functions, functions.mean(gradient))
-    if lam:
-        add(gradient, x, lam)
-        add(gradient, functions.mean(x), -lam)
-    return root_mean_square(functions, gradient)
-
-
-@dataclass(frozen=True)
-class _Reached:
-    x: Tree
-    residual: float
-    iterations: int
-    communications: int
-    method: str
-
-
-def _reach(functions: Functions, lam: float, constants: Constants, start: Tree, goal: float, most: int) -> _Reached:
-    """x(λ) to an optimality residual of ``goal``."""
-    if lam == 0:
-        exact = functions.prox(start, 0.0) if isinstance(functions, WithProx) else None
-        x = local_prox(functions, constants, start, 0.0, start, tolerance=goal).x if exact is None else exact
-        return _Reached(x, optimality_residual(functions, x, 0.0), 1, 0, APGD1.name)
-    solver = APGD1(lam=lam) if lam <= constants.L else APGD2(lam=lam)
-    state = solver.begin(functions, constants, start)
-    if math.isinf(lam):
-        mean = functions.mean(state.x)
-        state.trees = {"x": mean, "y": copy(mean)}
-    residual, number = optimality_residual(functions, state.x, lam), 0
-    while residual > goal and number < most:
-        number += 1
-        solver.step(state, functions, number, 0)
-        residual = optimality_residual(functions, state.x, lam)
-    return _Reached(state.x, residual, number, int(state.numbers["communications"]), solver.name)
 
 
 def maml_models(functions: Functions, shared: Tree, alpha: float) -> Tree:

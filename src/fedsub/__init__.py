@@ -122,7 +122,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
     "codecs", "costs", "datasets", "diagnostics", "errors", "factorisation", "heat", "losses", "methods", "mixture",
-    "models",    "sampling", "schedules", "servers", "theory", "twins",
+    "models", "sampling", "schedules", "servers", "theory", "twins",
 )  # fmt: skip
 
 

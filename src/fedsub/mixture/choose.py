@@ -146,9 +146,9 @@ def choose_lambda(
     metric = known[0] if metric is None else metric
     if metric not in known:
         raise ConfigError(f"λ cannot be chosen by {metric!r}; {nearest(metric, known)}")
-    tracer = _Tracer(objective, train, method, rounds, tolerance, most, L, mu, engine, seed)
     plan = Evaluate(samples=samples)
     with one_thread():
+        tracer = _Tracer(objective, train, method, rounds, tolerance, most, L, mu, engine, seed)
         grid = tracer.grid(lams)
         found = tracer.trace(grid, {"validation": validation}, plan, metric, out, resume, watch or Watcher())
         if test is not None:

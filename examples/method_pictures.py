@@ -2,7 +2,8 @@
 
 Two tasks. *Films*: logistic regression on MovieLens-like data at one twentieth of its size, where heat matters.
 *Tastes*: forty clients who value thirty things differently, in different numbers of samples, where drift matters;
-its best possible loss is known, and the plots show the distance to it. One seed: pictures, not evidence.
+its best possible loss is known, and the plots show the distance to it. *Stars*: ratings by 200 users with tastes of
+their own, for matrix factorisation. One seed: pictures, not evidence.
 
 python examples/method_pictures.py [DIRECTORY] [NAME ...]
 """
@@ -82,6 +83,17 @@ def tastes(clients=40, things=30):
     return train, objective, "train.loss", best
 
 
+@cache
+def stars(users=200, films=400):
+    draw = np.random.default_rng(0)
+    tastes, kinds = draw.normal(size=(users, 3)), draw.normal(size=(films, 3))
+    user, film = np.nonzero(draw.random((users, films)) < 0.9 / np.sqrt(np.arange(1, films + 1)))
+    value = 3.5 + 0.5 * (tastes[user] * kinds[film]).sum(1) + 0.3 * draw.normal(size=len(user))
+    data = {"user": user, "film": film, "rating": value.astype(np.float32)}
+    train = fs.Clients.from_arrays(data, client="user", ids=["film"], label="rating", binary_label=False)
+    return train, fs.models.make_objective(train, "factorisation", rank=4), "train.rmse", 0.0
+
+
 RUNS: dict = {}
 
 
@@ -89,7 +101,7 @@ def trained(task, method):
     """The history of a run; methods that occur in several pictures are trained once."""
     key = task, repr(method)
     if key not in RUNS:
-        train, objective, metric, best = {"films": films, "tastes": tastes}[task]()
+        train, objective, metric, best = {"films": films, "tastes": tastes, "stars": stars}[task]()
         evaluate = fs.Evaluate(every=EVERY if task == "films" else 2, samples=5000)
         result = fs.run(method, objective, train, rounds=ROUNDS, evaluate=evaluate, engine="batched", seed=0)
         rounds, losses = result.series(metric)
@@ -100,7 +112,7 @@ def trained(task, method):
 
 
 def draw(picture, path):
-    plain = picture.plain or {"films": FILMS, "tastes": STEPS}[picture.task]
+    plain = picture.plain or {"films": FILMS, "tastes": STEPS, "stars": FILMS}[picture.task]
     lines = list(picture.lines)
     shown = {line.label for line in lines}
     beside = {"FedAvg": fs.methods.fedavg(**plain), "FedSubAvg": fs.methods.fedsubavg(**plain)}
@@ -115,7 +127,8 @@ def draw(picture, path):
         colour, dashes = {"FedAvg": (MUTED, "-"), "FedSubAvg": (COLOURS[1], "--")}.get(line.label) or next(others)
         label = line.label
         if picture.traffic and label not in ("FedAvg", "FedSubAvg"):
-            label += f"  ({total / base:.2g}× the bytes)"
+            ratio = total / base
+            label += f"  ({ratio:.0f}× the bytes)" if ratio >= 10 else f"  ({ratio:.2g}× the bytes)"
         x = up if picture.against == "up" else rounds
         start = 1 if picture.against == "up" else 0  # a log axis has no 0
         front = 2 if line.label in beside else 3
@@ -132,6 +145,8 @@ def draw(picture, path):
         axes.set_ylim(max(low, 1e-5), high)
         plain_numbers(axes.yaxis, (1.0,) if high > 100 * max(low, 1e-5) else (1.0, 2.0, 5.0))
         axes.set_ylabel("train loss above the best")
+    elif picture.task == "stars":
+        axes.set_ylabel("train RMSE (stars)")
     else:
         axes.set_ylabel("train loss (cross-entropy)")
         top = max(trained(picture.task, line.method)[1][0] for line in lines)
@@ -269,6 +284,14 @@ def pictures():
             traffic=True,
         ),
         "ucb_cs": Picture(f"UCB-CS, γ=0.7: {some}", [Line("UCB-CS", m.ucb_cs(**f))], traffic=True),
+        "fedper": Picture(
+            "FedPer: factorisation, 20 of 200 users, lr 0.3",
+            [
+                Line("FedPer, own user vector", m.fedper(**f, personal=["user", "offset"])),
+                Line("FedSubAvg, own user vector", m.fedsubavg(**f, personal=["user", "offset"])),
+            ],
+            "stars",
+        ),
         "fedsubadam": Picture(
             f"FedSubAvg + Adam: server_lr 0.01; {some}",
             [
@@ -281,6 +304,26 @@ def pictures():
         "fedsubadagrad": Picture(
             f"FedSubAvg + Adagrad: server_lr 0.1; {some}",
             [Line("FedSubAvg + Adagrad", m.fedsubadagrad(**f)), Line("FedAdagrad", m.fedadagrad(**f))],
+        ),
+        "fedmavg": Picture(
+            "FedMAvg: rank 4, 20 of 200 users send",
+            [
+                Line("FedMAvg", m.fedmavg(clients_per_round=20)),
+                Line("FedMAvg, submodel", m.fedmavg(clients_per_round=20, submodel=True)),
+                Line("FedMAvg, submodel, temper=0.5", m.fedmavg(clients_per_round=20, submodel=True, temper=0.5)),
+            ],
+            "stars",
+            traffic=True,
+        ),
+        "sfmf": Picture(
+            "SFMF: rank 4, all 200 users send",
+            [
+                Line("SFMF, step 0.001", m.sfmf(l2=1.0)),
+                Line("SFMF, step 0.003", m.sfmf(step=0.003, l2=1.0)),
+                Line("FedMAvg, submodel, 20 users", m.fedmavg(clients_per_round=20, submodel=True)),
+            ],
+            "stars",
+            traffic=True,
         ),
         "codecs": Picture(
             f"Codecs with FedSubAvg: {some}",

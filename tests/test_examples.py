@@ -29,6 +29,26 @@ def test_own_data() -> None:
     assert "FedSubAvg" in run("own_data.py")
 
 
+def test_fedper() -> None:
+    text = run("fedper.py")
+    means = {line.split("  ")[0]: float(line.split()[-3].rstrip("*")) for line in text.splitlines() if line.startswith("Fed")}
+    assert means["FedPer, heat"] > max(means["FedAvg"], means["FedSubAvg"]) + 0.1, text
+    before, after = (float(a) for a in re.findall(r"(0\.\d+) with", text))
+    assert after > before + 0.1, text
+
+
+def test_clusters(tmp_path) -> None:
+    text = run("clusters.py", str(tmp_path / "picture.png"))
+    assert all(float(a) >= 0.9 for a in re.findall(r"accuracy (\S+)", text)), text
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_fedmavg_on_generated_ratings(tmp_path) -> None:
+    text = run("fedmavg.py", "-", str(tmp_path), "6")
+    assert text.count("submodel, m=100") == 8  # two tables of four
+    assert (tmp_path / "submodels.png").stat().st_size > 10_000
+
+
 def test_new_part() -> None:
     assert "leashed" in run("new_part.py")
 

@@ -309,7 +309,7 @@ def fedmavg(
     )  # fmt: skip
 
 
-def sfmf(*, step: float = 0.001, l2: float = 3.0, submodel: bool = False) -> SFMF:
+def sfmf(*, step: float = 0.001, l2: float = 10.0, submodel: bool = False) -> SFMF:
     """SFMF: every user, every round, one gradient step of matrix factorisation; the baseline of FedMAvg.
 
     Chai, Wang, Chen and Yang, "Secure Federated Matrix Factorization", 2019; without its encryption.

@@ -109,7 +109,7 @@ class Adam(Adaptive):
     def _sum(self, m: Tensor, root: Tensor, gaps: Gaps) -> Tensor:
         """Σ_{j=1..k} β1^j m / (β2^{j/2} √v + τ) for each row, k its gap."""
         if usable(self.beta1, self.beta2):
-            return fading(self.beta1, self.beta2, m.dtype).sum(root, gaps, self.tau).mul_(m).to(m.dtype)
+            return fading(self.beta1, self.beta2, self.tau, m.dtype).sum(root, gaps).mul_(m).to(m.dtype)
         total, decay, heard = torch.zeros_like(m), math.sqrt(self.beta2), by_row(gaps.rounds, m)
         for j in range(1, gaps.most + 1):
             total += torch.where(heard >= j, self.beta1**j * m / (root * decay**j + self.tau), 0.0)

@@ -5,8 +5,9 @@ A row that nobody sends for k rounds goes on by its moments:
     Σ_{j=1..k} β1^j m / (s^j √v + τ)        s = √β2
 
 With S(u) = Σ_{j≥1} β1^j / (s^j u + 1) the sum is (m/τ) (S(u) − β1^k S(s^k u)), u = √v/τ: the terms after the k-th are
-the same sum, begun later. So one function of one number serves every row and every gap. S is smooth in log u; it is
-tabulated once and read off by cubics, to less than the last digit of the parameters.
+the same sum, begun later. So one function of one number serves every row and every gap. S is smooth; it is tabulated
+once and read off by polynomials, to less than the last digit of the parameters. The cells are those of floating-point
+numbers themselves: exponent and first bits of u name the cell, its other bits are the place in it.
 
 Where β1 ≥ √β2 later terms may be the larger ones, and the difference would lose digits; `usable` says so.
 """
@@ -14,56 +15,87 @@ Where β1 ≥ √β2 later terms may be the larger ones, and the difference woul
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedsub.servers.base import Gaps
 
-LOWEST, HIGHEST = -32.0, 45.0  # log u: below, S is β1/(1−β1) to 1e-14; above, √v would be 1e19 τ
-CELLS = {torch.float32: 48, torch.float64: 768}  # per unit of log u; a cubic's error is below h⁴/384
+LOWEST, HIGHEST = -46, 65  # log2 u: below, S is β1/(1−β1) to 1e-14; above, √v would be 1e19 τ
 BLOCK = 1 << 18
 
 
-class Fading:
-    """S for one β1 and β2, in a table for values of one type."""
+@dataclass(frozen=True)
+class Format:
+    """A floating-point type: its bits, and how finely S is tabulated for it."""
 
-    def __init__(self, beta1: float, beta2: float, dtype: torch.dtype):
-        self.beta1, self.shift, self.cells = beta1, 0.5 * math.log(beta2), CELLS.get(dtype, CELLS[torch.float32])
-        count = int((HIGHEST - LOWEST) * self.cells)
-        x = LOWEST + torch.arange(count + 1, dtype=torch.float64) / self.cells
-        value, slope = torch.zeros_like(x), torch.zeros_like(x)
-        # Until what is left, at most β1^j/(1−β1), is nothing beside S at the highest u.
-        terms = math.ceil((HIGHEST + 40.0 - math.log1p(-beta1)) / -math.log(beta1))
-        step = max(1, BLOCK // (count + 1))
-        for first in range(1, terms + 1, step):
-            j = torch.arange(first, min(first + step, terms + 1), dtype=torch.float64)[:, None]
-            share = torch.sigmoid(-(x + j * self.shift))  # 1 / (s^j u + 1)
-            weighted = torch.pow(beta1, j) * share
-            value += weighted.sum(0)
-            slope -= (weighted * (1 - share)).sum(0)
-        slope /= self.cells
-        rise, a, b = value.diff(), slope[:-1], slope[1:]
+    dtype: torch.dtype
+    integer: torch.dtype
+    mantissa: int
+    bias: int
+    cells: int  # log2 of the cells between 1 and 2
+    degree: int
+
+    @property
+    def low(self) -> int:
+        """How many bits say the place in a cell."""
+        return self.mantissa - self.cells
+
+
+SINGLE = Format(torch.float32, torch.int32, 23, 127, 6, 2)
+DOUBLE = Format(torch.float64, torch.int64, 52, 1023, 10, 3)
+
+
+class Fading:
+    """S/τ for one β1, β2 and τ, in a table for values of one type."""
+
+    def __init__(self, beta1: float, beta2: float, tau: float, dtype: torch.dtype):
         # The difference of two S loses digits where k is small: about one (a factor of 1/(1 − β1/s)) is no matter.
         close = beta1 > 0.93 * math.sqrt(beta2)
-        self.cubics = tuple(
-            one.to(torch.float64 if close else dtype) for one in (value[:-1], a, 3 * rise - 2 * a - b, a + b - 2 * rise)
-        )
+        self.format = DOUBLE if close or dtype == torch.float64 else SINGLE
+        self.beta1, self.decay, self.tau = beta1, math.sqrt(beta2), tau
+        count = (HIGHEST - LOWEST) << self.format.cells
+        self.first, self.last = (LOWEST + self.format.bias) << self.format.cells, count - 1
+        octave, within = np.divmod(np.arange(count), 1 << self.format.cells)
+        width = np.exp2(octave + LOWEST - self.format.cells)
+        begin = np.exp2(octave + LOWEST) + within * width
+        # Interpolated at Chebyshev's points of each cell.
+        nodes = 0.5 - 0.5 * np.cos((np.arange(self.format.degree + 1) + 0.5) * math.pi / (self.format.degree + 1))
+        values = np.stack([_series(begin + t * width, beta1, self.decay) for t in nodes])
+        powers = np.linalg.solve(np.vander(nodes, increasing=True), values) / tau
+        scale = np.exp2(-self.format.low * np.arange(self.format.degree + 1))  # places are whole numbers
+        self.polynomials = [torch.from_numpy(row).to(self.format.dtype) for row in powers * scale[:, None]]
 
-    def sum(self, root: Tensor, gaps: Gaps, tau: float = 1.0) -> Tensor:
+    def sum(self, root: Tensor, gaps: Gaps) -> Tensor:
         """Σ_{j=1..k} β1^j / (s^j √v + τ) for each √v of ``root`` [n, …] and gap k."""
-        x = root.double().log_().mul_(self.cells).add_(-(math.log(tau) + LOWEST) * self.cells)
-        both = torch.stack([x, x + gaps.times(self.shift * self.cells, x)])
-        first, later = self._at(both)
-        return first.addcmul_(later, gaps.power(self.beta1, later), value=-1).div_(tau)
+        u = root.to(self.format.dtype).div(self.tau)
+        first, later = self._at(torch.stack([u, u * gaps.power(self.decay, u)]))
+        return first.addcmul_(later, gaps.power(self.beta1, later), value=-1)
 
-    def _at(self, x: Tensor) -> Tensor:
-        """S at u = exp(x / cells + LOWEST); ``x`` is used up."""
-        place = x.view(-1).clamp_(0, len(self.cubics[0]) - 1e-9)
-        cell, at = place.long(), place.frac_().to(self.cubics[0].dtype)
-        a, b, c, d = (one.to(x.device).index_select(0, cell) for one in self.cubics)
-        return d.mul_(at).add_(c).mul_(at).add_(b).mul_(at).add_(a).view(x.shape)
+    def _at(self, u: Tensor) -> Tensor:
+        """S(u)/τ."""
+        bits = u.view(-1).view(self.format.integer)
+        cell = (bits >> self.format.low).sub_(self.first).clamp_(0, self.last)
+        place = (bits & ((1 << self.format.low) - 1)).to(self.format.dtype)
+        *rest, value = (one.to(u.device).index_select(0, cell) for one in self.polynomials)
+        for coefficient in reversed(rest):
+            value = value.mul_(place).add_(coefficient)
+        return value.view(u.shape)
+
+
+def _series(u: np.ndarray, beta1: float, decay: float) -> np.ndarray:
+    """S(u), until what is left, at most β1^j/(1−β1), is nothing beside S at the highest u."""
+    x, value = np.log(u), np.zeros_like(u)
+    terms = math.ceil((HIGHEST * math.log(2) + 40.0 - math.log1p(-beta1)) / -math.log(beta1))
+    step = max(1, BLOCK // len(u))
+    for first in range(1, terms + 1, step):
+        j = np.arange(first, min(first + step, terms + 1))[:, None]
+        with np.errstate(over="ignore"):
+            value += (np.power(beta1, j) / (1 + np.exp(x + j * math.log(decay)))).sum(0)
+    return value
 
 
 def usable(beta1: float, beta2: float) -> bool:
@@ -72,5 +104,5 @@ def usable(beta1: float, beta2: float) -> bool:
 
 
 @lru_cache(maxsize=8)
-def fading(beta1: float, beta2: float, dtype: torch.dtype) -> Fading:
-    return Fading(beta1, beta2, dtype)
+def fading(beta1: float, beta2: float, tau: float, dtype: torch.dtype) -> Fading:
+    return Fading(beta1, beta2, tau, dtype)

@@ -52,9 +52,9 @@ def methods(clients):
     sizes = sorted({min(m, clients) for m in (10, 50, 100)}) + [clients]
     found = {f"FedMAvg, m={m}": make(clients_per_round=m, **SHARED) for m in sizes}
     found["SFMF"] = fs.methods.sfmf(step=0.001, l2=15.0)
-    for temper in (0.0, 0.3, 0.5, 1.0):
-        label = f"submodel, m={sizes[-2]}, temper={temper:g}"
-        found[label] = make(clients_per_round=sizes[-2], submodel=True, temper=temper, **SHARED)
+    for count, temper in ((sizes[-2], 0.0), (sizes[-2], 0.3), (sizes[-2], 1.0), (None, 0.3), (None, 0.5), (None, 1.0)):
+        label = f"submodel, {'everybody' if count is None else f'm={count}'}, temper={temper:g}"
+        found[label] = make(clients_per_round=count, submodel=True, temper=temper, **SHARED)
     return found, f"FedMAvg, m={sizes[-2]}"
 
 
@@ -70,14 +70,14 @@ def curves(results):
 def table(found, reference):
     goal = curves(found[reference])[1].min()
     total = curves(found[reference])[3][curves(found[reference])[1].argmin()]
-    print(f"\n{'method':<30} {'best':>7} {'round':>6} {'last':>7} {'up/round':>9} {'total':>9}   reaches {goal:.4f}")
+    print(f"\n{'method':<34} {'best':>7} {'round':>6} {'last':>7} {'up/round':>9} {'total':>9}   reaches {goal:.4f}")
     for label, results in found.items():
         rounds, error, up, both = curves(results)
         at = np.flatnonzero(error <= goal + 5e-5)  # to the four digits shown
         when = f"round {rounds[at[0]]}, {amount(both[at[0]])}, {both[at[0]] / total:.2%}" if len(at) else "never"
         last = up[-1] / rounds[-1]
         print(
-            f"{label:<30} {error.min():7.4f} {rounds[error.argmin()]:6d} {error[-1]:7.4f} {amount(last):>9} "
+            f"{label:<34} {error.min():7.4f} {rounds[error.argmin()]:6d} {error[-1]:7.4f} {amount(last):>9} "
             f"{amount(both[-1]):>9}   {when}"
         )
 
@@ -93,7 +93,7 @@ def ranks(found):
         cold = [d for m in measured for d in m["deciles"] if d["group"] < 9]
         rest = sum(d["recall"] * d["relevant"] for d in cold) / max(1, sum(d["relevant"] for d in cold))
         print(
-            f"{label:<30} "
+            f"{label:<34} "
             + "  ".join(f"{v:.4f}" for v in means.values())
             + f"   hottest tenth {hot:.4f}, others {rest:.4f}"
         )

@@ -61,8 +61,8 @@ settings = {"lr": 0.5, "local_epochs": 2, "batch_size": 10, "clients_per_round":
 own = {"personal": "taste", "groups": {"taste": {"weight_decay": 0.1}}}
 comparison = fs.compare(
     {
-        "FedAvg": fs.methods.fedavg(**settings),
-        "FedSubAvg": fs.methods.fedsubavg(**settings),
+        "FedAvg": fs.methods.fedavg(**settings | {"server_lr": 1.0}),
+        "FedSubAvg": fs.methods.fedsubavg(**settings | {"server_lr": 1.0}),
         "FedPer": fs.methods.fedper(**settings | own),
         "FedPer, heat": fs.methods.fedsubavg(**settings | own),
     },

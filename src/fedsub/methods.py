@@ -17,7 +17,18 @@ from fedsub.compose import DEFAULTS, Common, compose
 from fedsub.core import Algorithm, Average, Method
 from fedsub.errors import ConfigError, MethodError, nearest
 from fedsub.factorisation.settings import SFMF, FedMAvg
-from fedsub.mixture import named as mixture
+from fedsub.mixture.named import (
+    al2sgd_plus,
+    apgd1,
+    apgd2,
+    iapgd,
+    l2gd,
+    l2gd_plus,
+    l2sgd,
+    l2sgd2,
+    l2sgd_plus,
+    lgd,
+)
 from fedsub.names import normal
 
 
@@ -255,7 +266,7 @@ def ucb_cs(*, gamma: float = 0.7, **common: Unpack[Common]) -> Method:
 
 def fedper(
     *, personal: str | list[str] = "last", personal_init: str = "random", weighting: str = "samples",
-    **common: Unpack[Common],
+    **common: Any,
 ) -> Method:  # fmt: skip
     """FedPer: FedAvg on the shared layers; every client keeps layers of its own, which never leave it.
 
@@ -405,40 +416,40 @@ CATALOGUE: dict[str, Entry] = {
         model="factorisation",
     ),
     "lgd": Entry(
-        mixture.lgd, "LGD", "local gradient steps, then the mean", "T times x_i − α∇f_i, then x_i ← x̄",
+        lgd, "LGD", "local gradient steps, then the mean", "T times x_i − α∇f_i, then x_i ← x̄",
         "Hanzely, Richtárik 2020",
     ),
     "l2gd": Entry(
-        mixture.l2gd, "L2GD", "personal models pulled to their mean", "x_i − β∇f_i, or (1−γ) x_i + γ x̄",
+        l2gd, "L2GD", "personal models pulled to their mean", "x_i − β∇f_i, or (1−γ) x_i + γ x̄",
         "Hanzely, Richtárik 2020",
     ),
     "l2gd_plus": Entry(
-        mixture.l2gd_plus, "L2GD+", "L2GD with control variates", "x_i − (α/n)[(g−J)/(1−p) + J + Ψ]",
+        l2gd_plus, "L2GD+", "L2GD with control variates", "x_i − (α/n)[(g−J)/(1−p) + J + Ψ]",
         "Hanzely, Richtárik 2020",
     ),
     "l2sgd": Entry(
-        mixture.l2sgd, "L2SGD", "L2GD on batches", "x_i − β∇f_ij, or (1−γ) x_i + γ x̄", "Hanzely, Richtárik 2020"
+        l2sgd, "L2SGD", "L2GD on batches", "x_i − β∇f_ij, or (1−γ) x_i + γ x̄", "Hanzely, Richtárik 2020"
     ),
     "l2sgd2": Entry(
-        mixture.l2sgd2, "L2SGD2", "L2SGD with variates for f and ψ", "L2GD+ with ∇f_ij", "Hanzely, Richtárik 2020"
+        l2sgd2, "L2SGD2", "L2SGD with variates for f and ψ", "L2GD+ with ∇f_ij", "Hanzely, Richtárik 2020"
     ),
     "l2sgd_plus": Entry(
-        mixture.l2sgd_plus, "L2SGD+", "L2SGD with variates for every batch", "x_i − (α/n)[(g−J_j)/(1−p) + J̄ + Ψ]",
+        l2sgd_plus, "L2SGD+", "L2SGD with variates for every batch", "x_i − (α/n)[(g−J_j)/(1−p) + J̄ + Ψ]",
         "Hanzely, Richtárik 2020",
     ),
     "apgd1": Entry(
-        mixture.apgd1, "APGD1", "personal models by accelerated local proxes", "x_i = prox_{f_i/λ}(ȳ)",
+        apgd1, "APGD1", "personal models by accelerated local proxes", "x_i = prox_{f_i/λ}(ȳ)",
         "Hanzely et al. 2020",
     ),
     "apgd2": Entry(
-        mixture.apgd2, "APGD2", "personal models by accelerated gradients", "x_i = (L v_i + λ v̄)/(L+λ)",
+        apgd2, "APGD2", "personal models by accelerated gradients", "x_i = (L v_i + λ v̄)/(L+λ)",
         "Hanzely et al. 2020",
     ),
     "iapgd": Entry(
-        mixture.iapgd, "IAPGD", "APGD1 with inexact proxes", "x_i ≈ prox_{f_i/λ}(ȳ)", "Hanzely et al. 2020"
+        iapgd, "IAPGD", "APGD1 with inexact proxes", "x_i ≈ prox_{f_i/λ}(ȳ)", "Hanzely et al. 2020"
     ),
     "al2sgd_plus": Entry(
-        mixture.al2sgd_plus, "AL2SGD+", "accelerated L2SGD+", "loopless Katyusha on f + λψ", "Hanzely et al. 2020"
+        al2sgd_plus, "AL2SGD+", "accelerated L2SGD+", "loopless Katyusha on f + λψ", "Hanzely et al. 2020"
     ),
 }  # fmt: skip
 

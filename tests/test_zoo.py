@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from torch import nn
 from worlds import bag, equal, item_data, trainer_for
 
 import fedsub as fs
+from fedsub.batches import draw
 from fedsub.errors import MethodError
 from fedsub.heat import row_heat, weighted_heat
 from fedsub.schedules import parse
@@ -210,6 +212,30 @@ def test_variates_use_the_clients_own_number_of_steps(engine: str) -> None:
 
 
 @ENGINES
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
+def test_option_one_takes_the_gradient_at_x_over_a_share_of_the_batches(engine: str, share: float) -> None:
+    """c_i⁺ = g_i(x): the mean over the first ⌈share · I_i⌉ batches, whichever way a client's steps go on."""
+    clients = item_data((1, 7, 4, 9, 2, 5))
+    goal = bag(clients, dim=2, dtype=DOUBLE)
+    local = {"lr": 0.3, "local_epochs": 1, "batch_size": 2, "clients_per_round": None}
+    name = "I" if share == 0.5 else f"I:{share:g}"
+    trainer = trainer_for(fs.methods.scaffold(option=name, **local), goal, clients, engine)
+    assert trainer.method.parts[0].share == share
+    trainer.round(1)
+    _, own = variates(trainer)
+    batches = draw(clients, trainer.sampler.select(1, 0, None), trainer.method.local, round=1, seed=0)
+    for i, steps in enumerate(batches.steps):
+        module, found = copy.deepcopy(goal.module), []
+        for step in range(math.ceil(share * steps)):
+            at = batches.samples[i, step][batches.weights[i, step] > 0]
+            batch = {k: torch.from_numpy(v) for k, v in clients.gather(at, ("ids", "label"), local=False).items()}
+            loss = goal.loss(goal.output(module, batch), batch).mean()
+            found.append(torch.autograd.grad(loss, list(module.parameters())))
+        for (key, _), gradients in zip(module.named_parameters(), zip(*found, strict=True), strict=True):
+            torch.testing.assert_close(own[key][i], torch.stack(gradients).mean(0), rtol=1e-9, atol=1e-12)
+
+
+@ENGINES
 def test_scaffold_costs_twice_the_traffic(engine: str) -> None:
     clients = item_data()
     goal = bag(clients, dim=2, dtype=DOUBLE)
@@ -231,6 +257,15 @@ def test_option_two_is_for_plain_sgd() -> None:
         fs.methods.scaffold(option="I", **settings)
     with pytest.raises(MethodError, match="sampled"):
         fs.methods.sampled_heat(variates="II")
+    for wrong, said in (
+        ("I:0", "above 0"),
+        ("I:2", "up to 1"),
+        ("II:1", "no number"),
+        ("III", "one of"),
+        ("I:x", "not a"),
+    ):
+        with pytest.raises(MethodError, match=said):
+            fs.methods.scaffold(option=wrong)
 
 
 @ENGINES

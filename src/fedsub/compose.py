@@ -40,7 +40,7 @@ class Common(TypedDict, total=False):
     clip_norm: float | None
     schedule: str | None  # "exponential:0.999", "diminishing:100", "cosine:400"
     mu: float  # proximal term
-    variates: str | None  # Scaffold's control variates: "I" or "II"
+    variates: str | None  # Scaffold's control variates: "II", "I" or, with another share of batches, "I:1"
     normalise: bool  # FedNova's normalised steps
     personal: str | list[str] | None  # parameters that stay with the client: patterns, or "last" (layer)
     personal_init: str  # "random" or "shared"
@@ -143,7 +143,10 @@ def _parts(s: Mapping[str, Any]) -> tuple[Part, ...]:
     if s["mu"]:
         parts.append(Prox(s["mu"]))
     if s["variates"] is not None:
-        parts.append(ControlVariates(s["variates"]))
+        option, share = _spelt(s["variates"], ("I", "II"), "variates (Scaffold's option)")
+        if share is not None and option == "II":
+            raise MethodError(f"Scaffold's option II takes no number, got {s['variates']!r}.")
+        parts.append(ControlVariates(option) if share is None else ControlVariates(option, share))
     if s["normalise"]:
         parts.append(NormalisedSteps())
     if s["clip_rows"] is not None:

@@ -169,7 +169,9 @@ class Work:
     server: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the server sent of it
     words: np.ndarray | None = None  # uint64 [c]: one random word per client and round
     memory: dict[str, Any] = field(default_factory=dict)  # part -> anything, for this round
-    gradient: Callable[[Tree], Tree] | None = None  # mean gradient over this round's batches, at other parameters
+    gradient: Callable[[Tree, float], Tree] | None = (
+        None  # mean gradient at other parameters, over a share of the batches
+    )
     method: Method | None = None
 
     def rate(self, name: str) -> float:

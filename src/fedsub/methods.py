@@ -171,7 +171,8 @@ def sampled_heat(*, weighting: str = "samples", **common: Unpack[Common]) -> Met
 def scaffold(*, option: str = "II", weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """Scaffold: control variates take client drift out of the local steps.
 
-    ``option`` "II" (default) or "I" (an extra gradient pass). Twice the traffic of FedAvg.
+    ``option`` "II" (default) or "I" (gradients at X over half of the round's batches; over all of them with "I:1").
+    Twice the traffic of FedAvg.
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
     """
     return _method("scaffold", OverClients(weighting), common, variates=option)

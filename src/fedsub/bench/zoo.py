@@ -4,8 +4,8 @@ On every workload all of them take turns in one run, batched and not compiled. T
 where a server that kept or touched whole tables would stand out: every method in a process of its own.
 
 A sampler that favours large clients makes rounds larger by itself, so samplers are judged by the time that
-choosing and observing take. Those that ask candidates for their loss (pow-d, cpow-d) and Scaffold's option I
-(a second gradient for every step) do more work by definition: they are listed, without a bar.
+choosing and observing take. Those that ask candidates for their loss (pow-d, cpow-d) do more work by definition:
+they are listed, without a bar.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ZOO: dict[str, Entry] = {
     PLAIN: Entry("", bar=None),
     "proximal term": Entry("part", {"mu": 0.01}),
     "Scaffold II": Entry("part", {"variates": "II"}, SCAFFOLD_BAR),
-    "Scaffold I": Entry("part", {"variates": "I"}, None),
+    "Scaffold I": Entry("part", {"variates": "I"}, SCAFFOLD_BAR),
     "FedNova": Entry("part", {"normalise": True}),
     "clip_rows": Entry("part", {"clip_rows": 1.0}),
     "local momentum": Entry("local", {"momentum": 0.9}),

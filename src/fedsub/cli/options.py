@@ -70,7 +70,9 @@ class Flags(DataFlags):
     time_column: Annotated[str | None, _option(DATA, "Column to split by, for time and last."), "split.column"] = None
     model: Annotated[
         str | None,
-        _option(DATA, "lr, embedding, lstm, user-item, din, linear or factorisation; your own: [model] objective in a file."),
+        _option(
+            DATA, "lr, embedding, lstm, user-item, din, linear or factorisation; your own: [model] objective in a file."
+        ),
         "model.kind",
     ] = None
 

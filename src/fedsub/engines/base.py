@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import numpy as np
 import torch
@@ -106,6 +106,16 @@ def load_state(problem: Problem, job: Job, work: Work, who: np.ndarray, places: 
                 slot: _laid_out(problem, job.kept.read(f"{part.key}.{slot}", clients), group)
                 for slot in part.client_slots
             }
+
+
+@overload
+def first_steps(steps: int, share: float) -> int: ...
+@overload
+def first_steps(steps: np.ndarray, share: float) -> np.ndarray: ...
+def first_steps(steps: int | np.ndarray, share: float) -> int | np.ndarray:
+    """A share of a client's steps, rounded up."""
+    found = np.ceil(np.multiply(steps, share)).astype(np.int64)
+    return found if isinstance(steps, np.ndarray) else int(found)
 
 
 def mean_gradient(params: Tree, at: Tree, steps: Sequence[Callable[[], Tree]]) -> Tree:

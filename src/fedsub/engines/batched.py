@@ -28,6 +28,7 @@ from fedsub.engines.base import (
     Workers,
     all_finite,
     columns_to,
+    first_steps,
     load_state,
     make_work,
     template,
@@ -136,7 +137,9 @@ class Batched:
         state = method.local.init(params)
         losses = []
         batches = list(zip(*[c.unbind(0) for c in (*columns, packed.weights, words)], strict=True))
-        work.gradient = lambda at: _mean_gradient(gradient, params, at, packed, batches, work, steps)
+        work.gradient = lambda at, share: _mean_gradient(
+            gradient, params, at, packed, batches, first_steps(job.batches.steps[packed.who], share)
+        )
         for part in method.parts:
             part.begin(params, work)
         for work.step, batch in enumerate(batches):
@@ -228,21 +231,21 @@ def _active(step: int, steps: np.ndarray, count: int, device: torch.device) -> T
     return torch.from_numpy(np.asarray(step < steps, np.float32)).to(device).expand(count)
 
 
-def _mean_gradient(gradient, params: Tree, at: Tree, packed: Packed, batches: list, work: Work, steps):
-    """The mean over each client's own steps of the gradient at ``at``."""
-    group, out = packed.group, None
-    for step, batch in enumerate(batches):
+def _mean_gradient(gradient, params: Tree, at: Tree, packed: Packed, batches: list, steps: np.ndarray) -> Tree:
+    """The mean over the first steps of each client of the gradient at ``at``."""
+    group, out, same = packed.group, None, bool((steps == steps[0]).all())
+    for step, batch in enumerate(batches[: steps.max()]):
         _, *found = gradient(*[at[name] for name in params], *packed.offsets, *batch)
         grads = dict(zip(params, found, strict=True))
-        if steps is not None:
+        if not same:
             active = _active(step, steps, group.count, batch[-1].device)
             grads = {n: g * group.spread(active.to(g.dtype), n, g) for n, g in grads.items()}
         out = grads if out is None else {n: out[n].add_(g) for n, g in grads.items()}
     assert out is not None
-    assert work.steps is not None
-    if steps is None:
-        return {n: g.mul_(1.0 / len(batches)) for n, g in out.items()}
-    return {n: g * group.spread(1.0 / work.steps.to(g.dtype), n, g) for n, g in out.items()}
+    if same:
+        return {n: g.mul_(1.0 / int(steps[0])) for n, g in out.items()}
+    shares = torch.from_numpy(1.0 / steps).to(packed.weights.device)
+    return {n: g * group.spread(shares.to(g.dtype), n, g) for n, g in out.items()}
 
 
 def _halve(message: Message, work: Work) -> None:

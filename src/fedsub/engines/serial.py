@@ -18,6 +18,7 @@ from fedsub.engines.base import (
     Workers,
     all_finite,
     columns_to,
+    first_steps,
     load_state,
     make_work,
     mean_gradient,
@@ -74,7 +75,9 @@ class Serial:
             return loss, dict(zip(leaves, found, strict=True))
 
         steps = int(batches.steps[k])
-        work.gradient = lambda at: mean_gradient(params, at, [lambda s=s: gradient(s)[1] for s in range(steps)])
+        work.gradient = lambda at, share: mean_gradient(
+            params, at, [lambda s=s: gradient(s)[1] for s in range(first_steps(steps, share))]
+        )
         for part in method.parts:
             part.begin(params, work)
         losses = []

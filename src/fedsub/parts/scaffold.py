@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsub.batches import check_number
 from fedsub.core import Message, Method, Part, Total, Tree, Work, add_rows
 from fedsub.errors import MethodError
 
@@ -16,7 +17,8 @@ class ControlVariates(Part):
     After I local steps of rate η from x to y the client's variate becomes
 
         option "II" (default)   c_i⁺ = c_i − c + (x − y) / (I η)
-        option "I"              c_i⁺ = g_i(x), the mean gradient at x over the round's batches (an extra pass)
+        option "I"              c_i⁺ = g_i(x), the mean gradient at x over the first batches of the round: ``share``
+                                of them, rounded up (how many is open in the paper); 1 is a whole extra pass
 
     and the server adds (K/N) · mean(c_i⁺ − c_i) to c, where the mean is the method's own average: with
     FedSubAvg's, c of a row is the mean variate of the clients that hold it. On submodels c_i lives on S(i).
@@ -25,6 +27,7 @@ class ControlVariates(Part):
     """
 
     option: str = "II"
+    share: float = 0.5
     client_slots: ClassVar[tuple[str, ...]] = ("variate",)
     server_slots: ClassVar[tuple[str, ...]] = ("variate",)
     payloads: ClassVar[tuple[str, ...]] = ("variate",)
@@ -36,6 +39,9 @@ class ControlVariates(Part):
     def check(self, method: Method) -> None:
         if self.option not in ("I", "II"):
             raise MethodError(f'option of ControlVariates must be "I" or "II", got {self.option!r}.')
+        check_number("share of ControlVariates", self.share)
+        if not 0 < self.share <= 1:
+            raise MethodError(f"share of ControlVariates is of the round's batches, above 0 up to 1; got {self.share}.")
         if method.average.needs_held:
             raise MethodError(
                 "Scaffold's c follows the mean of all clients' variates by what the cohort adds to it; a mean over the "
@@ -59,7 +65,7 @@ class ControlVariates(Part):
         start = None
         if self.option == "I":
             assert work.gradient is not None
-            start = work.gradient(params)
+            start = work.gradient(params, self.share)
         work.memory[self.key] = correction, start
 
     def grad(self, grads: Tree, params: Tree, work: Work) -> Tree:

@@ -122,6 +122,19 @@ def test_chosen_columns():
     assert w.chosen(comparison(None, a=[other])) == ["train.loss"]
 
 
+def test_counts_are_told_at_the_end():
+    """Of communications so far there is no best value, which would be that of the start."""
+    counted = make()
+    for record in counted.history:
+        record |= {"mixture.communications": 7 * record["round"], "mixture.psi": 0.5}
+    result = comparison(a=[counted], b=[make()])
+    assert w.chosen(result) == w.chosen(comparison(b=[make()]))
+    assert cells(result, "times averaged") == ["140", "–"]
+    head, *rows = csv_rows(result)
+    assert [row[head.index("last mixture.communications: mean")] for row in rows] == ["140.0", ""]
+    assert not any("best mixture" in name for name in head)
+
+
 def test_text_is_aligned_and_marked():
     result = comparison(**{"FedAvg": [make()], "联邦": [make(values=(0.69, 0.6, 0.5))]})
     lines = text_table(result).splitlines()

@@ -60,3 +60,16 @@ def test_mistakes_of_a_path(folder, more, message):
     refused = fedsub_("mixture", "path", *RATINGS, *more, "--out", "o", code=2).stderr
     assert message in refused
     assert not (folder / "o").exists()
+
+
+@pytest.mark.parametrize(("name", "example"), [("l2sgd+", "l2sgd_plus.lam=0.1"), ("lgd", "lgd.local_steps=1")])
+def test_settings_are_explained(name, example):
+    said = fedsub_("methods", name).stdout
+    assert "strong convexity of the clients' losses" in said
+    assert f"--set methods.{example}" in " ".join(said.split())
+
+
+def test_a_run_tells_how_often_it_averaged(folder):
+    said = fedsub_("run", *RATINGS, "-m", "l2sgd+", "--rounds", "40", "--set", "methods.l2sgd_plus.p=0.5").stdout
+    assert "averaged" in said
+    assert "best mixture" not in said

@@ -57,6 +57,18 @@ MEANING = {
     "step": "length of a gradient step",
     "groups": "settings by parameter pattern, in a file or in Python",
 }
+MIXTURE = {  # of the mixture of global and local models
+    "lam": "pull to the mean: 0 is purely local, large is one model for all",
+    "p": "chance that an iteration averages; –: the best by theory",
+    "alpha": "step size; –: the largest that theory allows",
+    "rho": "how often the reference point moves: communication, computation or a number",
+    "accuracy": "of the first local prox; later ones are more accurate",
+    "local_steps": "local gradient steps before the mean is taken",
+    "batch_size": "samples in a term; all = the client's whole data",
+    "L": "largest curvature of a client's loss; –: known for linear models, else estimated",
+    "mu": "strong convexity of the clients' losses; –: l2 of the objective, or estimated",
+    "L_terms": "largest curvature of a term; – as for L",
+}
 
 
 def show(name: str | None, *, as_json: bool) -> None:
@@ -81,12 +93,17 @@ def show(name: str | None, *, as_json: bool) -> None:
         view.line(inspect.getdoc(entry.make) or entry.summary)
         view.line(f"\nFormula: {entry.formula}\n\nSettings, with defaults:")
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
+        meaning = MIXTURE if "L" in entry.defaults else MEANING
         for setting, default in entry.defaults.items():
-            table.add_row(Text(setting, "bold"), Text(_value(setting, default)), Text(MEANING.get(setting, ""), "dim"))
+            table.add_row(Text(setting, "bold"), Text(_value(setting, default)), Text(meaning.get(setting, ""), "dim"))
         view.console.print(table)
-        view.line(
-            f"\nIn a TOML file: [methods] {key} = {{ lr = 0.1 }}    On the command line: --set methods.{key}.lr=0.1"
-        )
+        one = next((s for s in ("lr", "lam", *entry.defaults) if s in entry.defaults), None)
+        if one is not None:
+            value = 0.1 if one in ("lr", "lam") else entry.defaults[one]
+            view.line(
+                f"\nIn a TOML file: [methods] {key} = {{ {one} = {value} }}    "
+                f"On the command line: --set methods.{key}.{one}={value}"
+            )
     view.finish(_plain(key, entry))
 
 

@@ -48,6 +48,7 @@ def columns(comparison: Comparison) -> list[Column]:
         keep = 8 if metric == comparison.metric else 4 if metric.endswith((".ce", ".auc", ".loss")) else 2
         out.append(replace(_metric(runs, metric), keep=keep - metric.startswith("train.")))
     out += _by_client(comparison)
+    out += _communications(runs)
     sizes = [mean_std([r.bytes_per_client() for r in results])[0] for results in runs]
     # No bytes is not a saving: the centralised baseline has no clients to send anything to.
     out.append(
@@ -138,6 +139,19 @@ def _metric(runs: Sequence[list[Result]], metric: str) -> Column:
         cells.append(text)
         values.append(mean if len(found) == len(results) else math.nan)
     return _column(f"best {w.short(metric)}", cells, values, max if better(metric) == "higher" else min)
+
+
+def _communications(runs: Sequence[list[Result]]) -> list[Column]:
+    """Of methods that do not communicate in every round: how often they did."""
+    counts = [mean_std(_at_the_end(results, f"{w.COUNTS}communications"))[0] for results in runs]
+    if all(math.isnan(count) for count in counts):
+        return []
+    return [Column("times averaged", [w.DASH if math.isnan(c) else f"{c:,.0f}" for c in counts], keep=5)]
+
+
+def _at_the_end(results: Sequence[Result], metric: str) -> list[float]:
+    """The last value that each run measured, where it did."""
+    return [values[-1] for r in results if (values := r.series(metric)[1])]
 
 
 def _by_client(comparison: Comparison) -> list[Column]:
@@ -248,7 +262,8 @@ def _escape(text: str) -> str:
 
 def csv_rows(comparison: Comparison) -> list[list[str]]:
     """A heading and one row per method, for programs: every metric, means and deviations, exact numbers."""
-    target, metrics = comparison.target, w.measured(comparison)
+    target, known = comparison.target, w.measured(comparison)
+    metrics, counts = ([m for m in known if m.startswith(w.COUNTS) == c] for c in (False, True))
     head = ["method", "seeds", "rounds"]
     if target is not None:
         head += [f"rounds to {target}: {part}" for part in ("seeds that reached it", "mean", "std")]
@@ -258,7 +273,7 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
     if comparison.timed and target is not None:
         names.append(f"{names[-1]} to {target}")
     measured = _last_by_client(comparison)
-    for name in [*names, *(f"last {'.'.join(path)}" for path in measured)]:
+    for name in [*names, *(f"last {'.'.join(path)}" for path in measured), *(f"last {count}" for count in counts)]:
         head += [f"{name}: mean", f"{name}: std"]
     rows = [head]
     for label, results in comparison.results.items():
@@ -276,6 +291,8 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
             row += _pair(comparison.times_to_target(results))
         for path in measured:
             row += _pair(clients.means(results, *path))
+        for count in counts:
+            row += _pair(_at_the_end(results, count))
         rows.append(row)
     return rows
 

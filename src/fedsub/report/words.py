@@ -23,6 +23,7 @@ _KINDS = {
 _UNITS = {"ce": "nats", "half_ce": "nats"}
 _SPLITS = {"train": "training samples", "test": "test samples"}
 _SIGNS = {"<=": "≤", ">=": "≥"}
+COUNTS = "mixture."  # costs so far and the spread of personal models: told at the end, there is no best of them
 
 
 def words(metric: str) -> str:
@@ -72,16 +73,18 @@ def measured(comparison: Comparison) -> list[str]:
 
 
 def chosen(comparison: Comparison) -> list[str]:
-    """The metrics worth a column: of "train" the loss alone if there are other splits, of these all.
+    """The metrics worth a column: of "train" the loss alone if there are other splits, of these all but counts.
 
     ``half_ce`` is the cross-entropy again and has a column only if it is the metric or the target.
     """
     names = measured(comparison)
     asked = {comparison.metric} | ({comparison.target.metric} if comparison.target else set())
-    other = any(not name.startswith("train.") for name in names)
+    other = any(not name.startswith(("train.", COUNTS)) for name in names)
 
     def wanted(name: str) -> bool:
         split, _, kind = name.rpartition(".")
+        if name.startswith(COUNTS):
+            return False
         return kind != "half_ce" and (not other or split != "train" or kind in ("ce", "loss"))
 
     return [name for name in names if name in asked or wanted(name)]

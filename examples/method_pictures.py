@@ -3,7 +3,8 @@
 Two tasks. *Films*: logistic regression on MovieLens-like data at one twentieth of its size, where heat matters.
 *Tastes*: forty clients who value thirty things differently, in different numbers of samples, where drift matters;
 its best possible loss is known, and the plots show the distance to it. *Stars*: ratings by 200 users with tastes of
-their own, for matrix factorisation. One seed: pictures, not evidence.
+their own, for matrix factorisation. The mixture's methods are shown by their distance to the personal models x(λ)
+that they look for, on the breast cancer data of examples/mixture.py. One seed: pictures, not evidence.
 
 python examples/method_pictures.py [DIRECTORY] [NAME ...]
 """
@@ -19,10 +20,12 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from mixture import LAM, Gradients, Logistic, breast_cancer, solve
 from PIL import Image
 from torch import nn
 
 import fedsub as fs
+from fedsub import mixture as mx
 from fedsub.report.drawing import COLOURS, MUTED, STYLES, finish
 
 FILMS = {"lr": 0.3, "clients_per_round": 20}
@@ -45,6 +48,18 @@ class Picture:
     against: str = "rounds"  # or "up": bytes sent by clients
     traffic: bool = False  # whether the key tells the bytes, relative to FedAvg's
     plain: dict | None = None  # settings of the FedAvg and FedSubAvg beside it
+
+
+@dataclass
+class Mixed:
+    """Solvers of the mixture, or what makes them of the functions; the page's own first."""
+
+    title: str
+    lines: dict
+    lam: float = LAM
+    against: str = "communications"  # or "epochs": passes over the data
+    upto: int = 150  # on that axis
+    exact: bool = True  # whether there is an exact prox
 
 
 class Value(nn.Module):
@@ -111,6 +126,49 @@ def trained(task, method):
     return RUNS[key]
 
 
+@cache
+def personal(lam, exact):
+    """The clients' functions, in batches of 5, and x(λ)."""
+    functions = (Logistic if exact else Gradients)(breast_cancer("sorted"), batch_size=5)
+    if np.isinf(lam):
+        (end,) = mx.trace_path(functions, [lam], functions.constants, tolerance=1e-12)
+        return functions, end.x
+    return functions, functions.optima([lam])[0]
+
+
+def draw_mixed(picture, path):
+    functions, best = personal(picture.lam, picture.exact)
+    figure, axes = sheet()
+    looks = [(COLOURS[0], "-"), (COLOURS[1], "--"), (COLOURS[2], "-."), (MUTED, "-")]
+    for (label, solver), (colour, dashes) in zip(picture.lines.items(), looks, strict=False):
+        solver = solver(functions) if callable(solver) else solver
+        run = solve(solver, functions, best, until=1e-11, most=50_000, communications=picture.upto)
+        axes.plot(getattr(run, picture.against), run.distances, color=colour, ls=dashes, lw=1.8, label=label)
+    words = {"communications": "communications", "epochs": "passes over the data"}[picture.against]
+    end = f"x({'∞' if np.isinf(picture.lam) else 'λ'})"
+    axes.set(yscale="log", xlabel=words, ylabel=f"squared distance to {end}, relative")
+    axes.set(xlim=(-0.02 * picture.upto, 1.02 * picture.upto), ylim=(3e-11, 3))
+    plain_numbers(axes.yaxis, (1.0,))
+    keep(figure, axes, picture.title, path)
+
+
+def sheet():
+    figure = Figure(figsize=(4.8, 3.3), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+def keep(figure, axes, title, path):
+    finish(axes)
+    axes.set_title(title, fontsize=8.5, loc="left")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=7.5, frameon=False, handlelength=2.8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.canvas.draw()
+    image = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB")
+    palette = image.quantize(256, dither=Image.Dither.NONE)  # a third of the bytes of full colour
+    palette.save(path, optimize=True, dpi=(120, 120))
+
+
 def draw(picture, path):
     plain = picture.plain or {"films": FILMS, "tastes": STEPS, "stars": FILMS}[picture.task]
     lines = list(picture.lines)
@@ -118,9 +176,7 @@ def draw(picture, path):
     beside = {"FedAvg": fs.methods.fedavg(**plain), "FedSubAvg": fs.methods.fedsubavg(**plain)}
     lines += [Line(label, method) for label, method in beside.items() if label not in shown]
     base = trained(picture.task, beside["FedAvg"])[3]
-    figure = Figure(figsize=(4.8, 3.3), layout="constrained", dpi=120)
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = sheet()
     others = iter([(COLOURS[0], "-"), (COLOURS[2], "-."), (COLOURS[3], ":"), (COLOURS[5], STYLES[4])])
     for line in lines:
         rounds, losses, up, total = trained(picture.task, line.method)
@@ -152,14 +208,7 @@ def draw(picture, path):
         top = max(trained(picture.task, line.method)[1][0] for line in lines)
         low, high = axes.get_ylim()
         axes.set_ylim(low, min(high, top + 0.012))
-    finish(axes)
-    axes.set_title(picture.title, fontsize=8.5, loc="left")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=7.5, frameon=False, handlelength=2.8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    canvas.draw()
-    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-    palette = image.quantize(256, dither=Image.Dither.NONE)  # a third of the bytes of full colour
-    palette.save(path, optimize=True, dpi=(120, 120))
+    keep(figure, axes, picture.title, path)
 
 
 def plain_numbers(axis, subs):
@@ -335,6 +384,73 @@ def pictures():
             ],
             against="up",
         ),
+        **mixed(),
+    }
+
+
+def mixed():
+    """The ten methods of the mixture, for personal models of 20 clients."""
+    few, many = 0.02, 4.0
+    full, batches = "breast cancer, 20 clients, λ = 0.1", "breast cancer, 20 clients, batches of 5, λ = 0.1"
+
+    def shorter(kind):  # a tenth of the step size, which depends on the functions
+        return lambda f: kind(lam=LAM, alpha=kind(lam=LAM).begin(f, f.constants).number("alpha") / 10)
+
+    return {
+        "lgd": Mixed(
+            "LGD: breast cancer, 20 clients, one model for all",
+            {f"LGD, T = {t}": mx.LGD(local_steps=t) for t in (1, 5, 20)} | {"APGD2, λ = ∞": mx.APGD2(lam=np.inf)},
+            lam=np.inf,
+        ),
+        "l2gd": Mixed(
+            f"L2GD: {full}",
+            {"L2GD": mx.L2GD(lam=LAM), "L2GD, a tenth of α": shorter(mx.L2GD), "L2GD+": mx.L2GDPlus(lam=LAM)},
+        ),
+        "l2gd_plus": Mixed(
+            f"L2GD+: {full}",
+            {"L2GD+": mx.L2GDPlus(lam=LAM), "L2GD": mx.L2GD(lam=LAM), "APGD1": mx.APGD1(lam=LAM)},
+        ),
+        "l2sgd": Mixed(
+            f"L2SGD: {batches}",
+            {"L2SGD": mx.L2SGD(lam=LAM), "L2SGD, a tenth of α": shorter(mx.L2SGD), "L2SGD+": mx.L2SGDPlus(lam=LAM)},
+        ),
+        "l2sgd2": Mixed(
+            f"L2SGD2: {batches}",
+            {"L2SGD2": mx.L2SGD2(lam=LAM), "L2SGD": mx.L2SGD(lam=LAM), "L2SGD+": mx.L2SGDPlus(lam=LAM)},
+        ),
+        "l2sgd_plus": Mixed(
+            f"L2SGD+: {batches}",
+            {"L2SGD+": mx.L2SGDPlus(lam=LAM), "L2SGD": mx.L2SGD(lam=LAM), "AL2SGD+": mx.AL2SGDPlus(lam=LAM)},
+        ),
+        "apgd1": Mixed(
+            f"APGD1: breast cancer, 20 clients, λ = {few:g} = 0.05 L",
+            {"APGD1": mx.APGD1(lam=few), "APGD2": mx.APGD2(lam=few), "L2GD+": mx.L2GDPlus(lam=few)},
+            lam=few,
+        ),
+        "apgd2": Mixed(
+            f"APGD2: breast cancer, 20 clients, λ = {many:g} = 10 L",
+            {"APGD2": mx.APGD2(lam=many), "APGD1": mx.APGD1(lam=many), "L2GD+": mx.L2GDPlus(lam=many)},
+            lam=many,
+        ),
+        "iapgd": Mixed(
+            f"IAPGD: {full}",
+            {
+                "IAPGD": mx.IAPGD(lam=LAM),
+                "APGD1, prox to rounding": mx.APGD1(lam=LAM),
+                "APGD2": mx.APGD2(lam=LAM),
+            },
+            against="epochs",
+            upto=600,
+            exact=False,
+        ),
+        "al2sgd_plus": Mixed(
+            f"AL2SGD+: {batches}",
+            {
+                "AL2SGD+": mx.AL2SGDPlus(lam=LAM),
+                'AL2SGD+, rho="computation"': mx.AL2SGDPlus(lam=LAM, rho="computation"),
+                "L2SGD+": mx.L2SGDPlus(lam=LAM),
+            },
+        ),
     }
 
 
@@ -343,5 +459,6 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images/methods")
     every = pictures()
     for name in sys.argv[2:] or every:
-        draw(every[name], folder / f"{name}.png")
+        drawn = every[name]
+        (draw_mixed if isinstance(drawn, Mixed) else draw)(drawn, folder / f"{name}.png")
         print(folder / f"{name}.png", flush=True)

@@ -42,8 +42,8 @@ def breast_cancer(split):
     return data.bundled("breast-cancer", clients=20, split=split, scaling="standard-unit")
 
 
-class Logistic(ModuleFunctions):
-    """The functions of a module ("linear" in float64) with an exact prox by Newton's method, for APGD1."""
+class Gradients(ModuleFunctions):
+    """The functions of a module ("linear" in float64), and their x(λ) by Newton's method."""
 
     def __init__(self, clients, l2=L2, kappa=None, batch_size=None):
         objective = fs.models.make_objective(clients, "linear", bias=True, l2=l2)
@@ -64,23 +64,6 @@ class Logistic(ModuleFunctions):
             self.a[i, :size] = torch.from_numpy(a[low : low + size])
             self.y[i, :size] = torch.from_numpy(labels[low : low + size])
             self.w[i, :size] = 1 / size
-        self.last = torch.zeros_like(self.a[:, 0])
-
-    def prox(self, centre, lam):
-        """argmin_z f_i(z) + (λ/2)‖z − c_i‖² of every client."""
-        c = torch.cat([centre["weight"], centre["bias"].unsqueeze(1)], dim=1)
-        z, before = self.last, np.inf
-        for _ in range(60):
-            p = torch.sigmoid(torch.einsum("nmd,nd->nm", self.a, z))
-            gradient = torch.einsum("nmd,nm->nd", self.a, self.w * (p - self.y)) + self.l2 * z + lam * (z - c)
-            size = float(gradient.norm())
-            if size < 1e-12 or (size < 1e-9 and size > before / 2):
-                break
-            before = size
-            hessian = torch.einsum("nmd,nm,nme->nde", self.a, self.w * p * (1 - p), self.a)
-            z = z - torch.linalg.solve(hessian + (self.l2 + lam) * torch.eye(z.shape[1], dtype=z.dtype), gradient)
-        self.last = z
-        return {"weight": z[:, :-1].clone(), "bias": z[:, -1].clone()}
 
     def optima(self, lams):
         """x(λ) for every λ: the path roughly, then Newton's method on all clients at once."""
@@ -102,6 +85,28 @@ class Logistic(ModuleFunctions):
         return {"weight": z[:, :-1].clone(), "bias": z[:, -1].clone()}
 
 
+class Logistic(Gradients):
+    """The same with an exact prox, for APGD1."""
+
+    last = None
+
+    def prox(self, centre, lam):
+        """argmin_z f_i(z) + (λ/2)‖z − c_i‖² of every client."""
+        c = torch.cat([centre["weight"], centre["bias"].unsqueeze(1)], dim=1)
+        z, before = self.last if self.last is not None else torch.zeros_like(c), np.inf
+        for _ in range(60):
+            p = torch.sigmoid(torch.einsum("nmd,nd->nm", self.a, z))
+            gradient = torch.einsum("nmd,nm->nd", self.a, self.w * (p - self.y)) + self.l2 * z + lam * (z - c)
+            size = float(gradient.norm())
+            if size < 1e-12 or (size < 1e-9 and size > before / 2):
+                break
+            before = size
+            hessian = torch.einsum("nmd,nm,nme->nde", self.a, self.w * p * (1 - p), self.a)
+            z = z - torch.linalg.solve(hessian + (self.l2 + lam) * torch.eye(z.shape[1], dtype=z.dtype), gradient)
+        self.last = z
+        return {"weight": z[:, :-1].clone(), "bias": z[:, -1].clone()}
+
+
 @dataclass
 class Run:
     """The course of a method: the distance is Σ‖x_i − x_i(λ)‖² / Σ‖x_i⁰ − x_i(λ)‖², the gap the same of F − F(x(λ))."""
@@ -118,8 +123,9 @@ class Run:
         return next(((c, e) for d, c, e in found if d <= epsilon), (np.inf, np.inf))
 
 
-def solve(solver, functions, best, *, until, most, every=None, gaps=False, seed=0):
-    """Until the distance is ``until``, or for ``most`` iterations; looked at ``every`` iterations or communications."""
+def solve(solver, functions, best, *, until, most, every=None, gaps=False, seed=0, communications=np.inf):
+    """Until the distance is ``until``, or for ``most`` iterations or ``communications``; looked at in each of these,
+    or ``every`` so many iterations."""
     state = solver.begin(functions, functions.constants)
     least = F(functions, best, solver.lam) if gaps else np.nan
 
@@ -139,7 +145,8 @@ def solve(solver, functions, best, *, until, most, every=None, gaps=False, seed=
             run.epochs.append(int(state.numbers["gradients"]) / int(functions.terms.sum()))
             run.distances.append(distance() / first)
             run.gaps.append(gap() / top)
-            if max(run.distances[-1], np.nan_to_num(run.gaps[-1])) <= until:
+            near = max(run.distances[-1], np.nan_to_num(run.gaps[-1])) <= until
+            if near or run.communications[-1] >= communications:
                 break
     return run
 

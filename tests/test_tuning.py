@@ -123,6 +123,23 @@ def test_the_best_round_is_chosen_on_validation_and_trained_again_to_there():
         assert found.tested[label][0].loss("validation") == loss
 
 
+def test_another_metric_than_the_loss_may_choose():
+    """The largest AUC of any evaluated round wins, though another setting has the smaller loss."""
+    found = tune(test=TEST, select="best:auc", grid={"lr": [0.01, 3.0, 30.0]}, rounds=6)
+    by_loss = tune(select="best", grid={"lr": [0.01, 3.0, 30.0]}, rounds=6)
+    assert found.criterion.title == "best validation auc"
+    differ = False
+    for label, setting in found.chosen.items():
+        own = [s for s in found.settings if s.label == label]
+        tops = {s.number: max(r["validation.auc"] for r in s.trials[0].history if r["round"] > 0) for s in own}
+        assert found.criterion.value(setting.trials[0]) == tops[setting.number] == max(tops.values())
+        number, auc = setting.trials[0].best("validation", "auc")
+        assert found.tested[label][0].rounds == number
+        assert found.tested[label][0].metric("validation", "auc") == auc
+        differ |= by_loss.chosen[label].number != setting.number
+    assert differ
+
+
 def test_training_sees_neither_validation_nor_test(monkeypatch):
     seen = []
     real = workers.perform
@@ -356,6 +373,8 @@ def test_methods_of_ones_own():
         ({"search": "gird"}, "did you mean 'grid'"),
         ({"select": "test"}, "select is 'test'"),
         ({"select": "rounds"}, "needs a target"),
+        ({"select": "rounds:auc", "target": "train.ce<=0.6"}, "best:auc"),
+        ({"select": "best:auk"}, "did you mean 'auc'"),
         ({"select": "rounds", "target": "test.ce<=0.6"}, "The test split is looked at once"),
         ({"select": "rounds", "target": "train.loss<=0.6"}, "not measured"),
         ({"validation": 0}, "validation is 0, expected the share"),

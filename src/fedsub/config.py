@@ -172,7 +172,7 @@ class Tune(Section):
     grid: list[str] = []
     search: Literal["grid", "random", "optuna"] | None = None
     trials: Count | None = None
-    select: Literal["final", "best", "rounds"] = "final"
+    select: Annotated[str, Field(pattern=r"^(rounds|(final|best)(:\w+)?)$")] = "final"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     rounds: Count | None = None
     winners_of: str | None = None

@@ -140,7 +140,10 @@ def tune(
     search_seed: Annotated[int, typer.Option(help="Seed of random and optuna.", metavar="N")] = 0,
     select: Annotated[
         str | None,
-        typer.Option(help="Choose by final (default) or best validation loss, or by the rounds to --target."),
+        typer.Option(
+            help="Choose by final (default) or best validation loss, by another metric (best:auc), or by the rounds to "
+            "--target."
+        ),
     ] = None,
     validation: Annotated[
         float | None,

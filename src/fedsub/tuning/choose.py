@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fedsub.errors import ConfigError, nearest
 from fedsub.losses import Loss, measured
-from fedsub.result import Target, mean_std
+from fedsub.result import Target, better, mean_std
 from fedsub.tuning.space import Axis, Values
 from fedsub.tuning.trials import Trial
 
@@ -34,20 +34,28 @@ class Setting:
 
 @dataclass(frozen=True)
 class Criterion:
-    """What is made small, on average over the seeds.
+    """What settings are chosen by, on average over the seeds.
 
     ``final``   the validation loss after the last round
     ``best``    the smallest validation loss of the evaluated rounds: the round is chosen too
     ``rounds``  the rounds until a target holds; otherwise these rounds are only reported
+
+    ``metric`` takes the place of the loss ("final:auc", "best:accuracy").
     """
 
     select: Select = "final"
     target: Target | None = None
+    metric: str | None = None  # None: the loss
 
     @classmethod
     def make(cls, select: Any, target: str | Target | None) -> Criterion:
+        select, _, metric = str(select).partition(":")
         if select not in SELECT:
-            raise ConfigError(f"select is {select!r}; {nearest(str(select), SELECT)}")
+            raise ConfigError(f"select is {select!r}; {nearest(select, SELECT)}")
+        if metric and select == "rounds":
+            raise ConfigError(
+                f'select="rounds" counts rounds to the target; leave {metric!r} out, or use "best:{metric}".'
+            )
         goal = Target.parse(target) if target is not None else None
         if goal is None and select == "rounds":
             raise ConfigError('select="rounds" needs a target to reach, such as train.ce<=0.65.')
@@ -58,10 +66,15 @@ class Criterion:
                     "such as train.ce<=0.65. The test split is looked at once, at the end."
                 )
             goal = None  # the task's own target may be on the test split, which nothing here may watch
-        return cls(select, goal)
+        return cls(select, goal, metric or None)
 
     def check(self, loss: Loss) -> None:
         """Refuse a target on a metric that is never measured."""
+        if self.metric is not None and self.metric not in measured(loss):
+            raise ConfigError(
+                f"Settings cannot be chosen by {self.metric!r}, which is not measured; "
+                f"{nearest(self.metric, measured(loss))}"
+            )
         known = [f"{split}.{kind}" for split in ("train", "validation") for kind in measured(loss)]
         if self.target is not None and self.target.metric not in known:
             raise ConfigError(
@@ -74,27 +87,37 @@ class Criterion:
             return math.inf
         if self.select == "rounds" and self.target is not None:
             return trial.first(self.target)
-        found = trial.loss("validation") if self.select == "final" else trial.best("validation")[1]
+        if self.select == "best":
+            found = trial.best("validation", self.metric)[1]
+        else:
+            found = trial.metric("validation", self.metric or trial.kind)
         return found if math.isfinite(found) else math.inf
+
+    def cost(self, trial: Trial) -> float:
+        """`value`, such that less is better."""
+        value = self.value(trial)
+        upwards = self.metric is not None and better(f"validation.{self.metric}") == "higher"
+        return -value if upwards and math.isfinite(value) else value
 
     def rounds(self, trial: Trial) -> int:
         """How long the winner is trained again for this seed: to the round that validation chose."""
-        return trial.best("validation")[0] if self.select == "best" else trial.rounds
+        return trial.best("validation", self.metric)[0] if self.select == "best" else trial.rounds
 
     @property
     def title(self) -> str:
         if self.select == "rounds":
             return f"rounds to {self.target}"
-        return "validation loss" if self.select == "final" else "best validation loss"
+        name = f"validation {self.metric or 'loss'}"
+        return name if self.select == "final" else f"best {name}"
 
     def mean(self, setting: Setting) -> float:
-        """Over the seeds; infinity if one of them has none."""
-        values = [self.value(t) for t in setting.trials]
+        """The cost over the seeds; infinity if one of them has none."""
+        values = [self.cost(t) for t in setting.trials]
         return sum(values) / len(values) if values else math.inf
 
     def rank(self, setting: Setting) -> tuple[float, float, float, int]:
         """Fewest seeds without a value, then the mean over the others, the final loss, the order of the grid."""
-        values = [self.value(t) for t in setting.trials]
+        values = [self.cost(t) for t in setting.trials]
         lacking = sum(map(math.isinf, values)) if values else math.inf
         mean, _ = mean_std([v for v in values if math.isfinite(v)])
         losses = [t.loss("validation") for t in setting.trials]

@@ -91,7 +91,7 @@ def tune(
     search: Literal["grid", "random", "optuna"] | None = None,
     trials: int | None = None,
     search_seed: int = 0,
-    select: Literal["final", "best", "rounds"] = "final",
+    select: str = "final",
     target: str | Target | None = None,
     workers: int = 1,
     out: str | os.PathLike[str] | None = None,
@@ -110,7 +110,8 @@ def tune(
 
     ``validation``: the share of every client's samples in ``clients`` that settings are chosen by (or Clients that
     are not among ``clients``); training sees the rest only, also for heat and submodels. ``select``: "final", "best"
-    (validation loss after the last, or the best, round) or "rounds" to a ``target`` such as train.ce<=0.65.
+    (validation loss after the last, or the best, round; "best:auc" by another metric) or "rounds" to a ``target``
+    such as train.ce<=0.65.
     The winner of each method is trained again for every seed, on the same part (``retrain=True``: with the
     validation data) and evaluated on the whole of ``test``, which nothing reads before.
 

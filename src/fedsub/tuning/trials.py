@@ -23,7 +23,7 @@ from fedsub.data.clients import Clients
 from fedsub.errors import CheckpointError, DataError, RunError
 from fedsub.files import JsonLines, dump, write_atomic
 from fedsub.objective import Objective
-from fedsub.result import Target
+from fedsub.result import Target, better
 from fedsub.running import Interrupted, run, run_config
 
 FORMAT, VERSION = "fedsub-trial", 1
@@ -96,14 +96,19 @@ class Trial:
         """What the loss is called: "ce" for a cross-entropy, else "loss"."""
         return "ce" if any("ce" in measured for measured in self.final.values()) else "loss"
 
-    def best(self, split: str) -> tuple[int, float]:
-        """(round, loss) of the evaluated round with the smallest loss; the untrained model does not count."""
-        name = f"{split}.{self.kind}"
-        found = [(r[name], r["round"]) for r in self.history if r["round"] > 0 and math.isfinite(r.get(name, math.nan))]
+    def best(self, split: str, kind: str | None = None) -> tuple[int, float]:
+        """(round, value) of the evaluated round with the best loss, or ``kind``; the untrained model does not count."""
+        name = f"{split}.{kind or self.kind}"
+        sign = -1 if better(name) == "higher" else 1
+        found = [
+            (sign * r[name], r["round"])
+            for r in self.history
+            if r["round"] > 0 and math.isfinite(r.get(name, math.nan))
+        ]
         if not found:
             return self.rounds, math.nan
-        loss, number = min(found)
-        return number, loss
+        value, number = min(found)
+        return number, sign * value
 
     def first(self, target: Target) -> float:
         """The first evaluated round at which a target holds; infinity if none does."""

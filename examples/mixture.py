@@ -74,7 +74,7 @@ class Gradients(ModuleFunctions):
         """The Newton step d solves H_i d_i + λ(d_i − d̄) = −(∇f_i + λ(x_i − x̄)); d̄ by elimination of the d_i."""
         z = torch.cat([x["weight"], x["bias"].unsqueeze(1)], dim=1)
         one = torch.eye(z.shape[1], dtype=z.dtype)
-        for _ in range(12):
+        for _ in range(25):
             p = torch.sigmoid(torch.einsum("nmd,nd->nm", self.a, z))
             slope = torch.einsum("nmd,nm->nd", self.a, self.w * (p - self.y)) + self.l2 * z + lam * (z - z.mean(0))
             hessian = torch.einsum("nmd,nm,nme->nde", self.a, self.w * p * (1 - p), self.a) + self.l2 * one
@@ -91,18 +91,31 @@ class Logistic(Gradients):
     last = None
 
     def prox(self, centre, lam):
-        """argmin_z f_i(z) + (λ/2)‖z − c_i‖² of every client."""
+        """argmin_z f_i(z) + (λ/2)‖z − c_i‖² of every client, by Newton steps that are halved until they help."""
         c = torch.cat([centre["weight"], centre["bias"].unsqueeze(1)], dim=1)
-        z, before = self.last if self.last is not None else torch.zeros_like(c), np.inf
-        for _ in range(60):
+        one = torch.eye(c.shape[1], dtype=c.dtype)
+
+        def slope(z):
             p = torch.sigmoid(torch.einsum("nmd,nd->nm", self.a, z))
-            gradient = torch.einsum("nmd,nm->nd", self.a, self.w * (p - self.y)) + self.l2 * z + lam * (z - c)
-            size = float(gradient.norm())
-            if size < 1e-12 or (size < 1e-9 and size > before / 2):
+            g = torch.einsum("nmd,nm->nd", self.a, self.w * (p - self.y)) + self.l2 * z + lam * (z - c)
+            return p, g, g.norm(dim=1)
+
+        z = torch.zeros_like(c) if self.last is None else self.last
+        p, gradient, size = slope(z)
+        for _ in range(100):
+            if size.max() < 1e-12:
                 break
-            before = size
-            hessian = torch.einsum("nmd,nm,nme->nde", self.a, self.w * p * (1 - p), self.a)
-            z = z - torch.linalg.solve(hessian + (self.l2 + lam) * torch.eye(z.shape[1], dtype=z.dtype), gradient)
+            hessian = torch.einsum("nmd,nm,nme->nde", self.a, self.w * p * (1 - p), self.a) + (self.l2 + lam) * one
+            step = torch.linalg.solve(hessian, gradient)
+            for _ in range(30):
+                p, gradient, now = slope(z - step)
+                worse = now > size
+                if not worse.any():
+                    break
+                step[worse] /= 2
+            z, before, size = z - step, size, now
+            if size.max() < 1e-9 and size.max() > before.max() / 2:  # rounding
+                break
         self.last = z
         return {"weight": z[:, :-1].clone(), "bias": z[:, -1].clone()}
 

@@ -20,7 +20,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from mixture import LAM, Gradients, Logistic, breast_cancer, solve
+from mixture import L2, LAM, Gradients, Logistic, breast_cancer, solve
 from PIL import Image
 from torch import nn
 
@@ -60,6 +60,7 @@ class Mixed:
     against: str = "communications"  # or "epochs": passes over the data
     upto: int = 150  # on that axis
     exact: bool = True  # whether there is an exact prox
+    l2: float = L2
 
 
 class Value(nn.Module):
@@ -127,9 +128,9 @@ def trained(task, method):
 
 
 @cache
-def personal(lam, exact):
+def personal(lam, exact, l2):
     """The clients' functions, in batches of 5, and x(λ)."""
-    functions = (Logistic if exact else Gradients)(breast_cancer("sorted"), batch_size=5)
+    functions = (Logistic if exact else Gradients)(breast_cancer("sorted"), l2, batch_size=5)
     if np.isinf(lam):
         (end,) = mx.trace_path(functions, [lam], functions.constants, tolerance=1e-12)
         return functions, end.x
@@ -137,7 +138,7 @@ def personal(lam, exact):
 
 
 def draw_mixed(picture, path):
-    functions, best = personal(picture.lam, picture.exact)
+    functions, best = personal(picture.lam, picture.exact, picture.l2)
     figure, axes = sheet()
     looks = [(COLOURS[0], "-"), (COLOURS[1], "--"), (COLOURS[2], "-."), (MUTED, "-")]
     for (label, solver), (colour, dashes) in zip(picture.lines.items(), looks, strict=False):
@@ -148,7 +149,6 @@ def draw_mixed(picture, path):
     end = f"x({'∞' if np.isinf(picture.lam) else 'λ'})"
     axes.set(yscale="log", xlabel=words, ylabel=f"squared distance to {end}, relative")
     axes.set(xlim=(-0.02 * picture.upto, 1.02 * picture.upto), ylim=(3e-11, 3))
-    plain_numbers(axes.yaxis, (1.0,))
     keep(figure, axes, picture.title, path)
 
 
@@ -426,6 +426,7 @@ def mixed():
             f"APGD1: breast cancer, 20 clients, λ = {few:g} = 0.05 L",
             {"APGD1": mx.APGD1(lam=few), "APGD2": mx.APGD2(lam=few), "L2GD+": mx.L2GDPlus(lam=few)},
             lam=few,
+            upto=80,
         ),
         "apgd2": Mixed(
             f"APGD2: breast cancer, 20 clients, λ = {many:g} = 10 L",
@@ -434,22 +435,16 @@ def mixed():
         ),
         "iapgd": Mixed(
             f"IAPGD: {full}",
-            {
-                "IAPGD": mx.IAPGD(lam=LAM),
-                "APGD1, prox to rounding": mx.APGD1(lam=LAM),
-                "APGD2": mx.APGD2(lam=LAM),
-            },
+            {"IAPGD": mx.IAPGD(lam=LAM), "APGD1, prox to rounding": mx.APGD1(lam=LAM), "APGD2": mx.APGD2(lam=LAM)},
             against="epochs",
             upto=600,
             exact=False,
         ),
         "al2sgd_plus": Mixed(
-            f"AL2SGD+: {batches}",
-            {
-                "AL2SGD+": mx.AL2SGDPlus(lam=LAM),
-                'AL2SGD+, rho="computation"': mx.AL2SGDPlus(lam=LAM, rho="computation"),
-                "L2SGD+": mx.L2SGDPlus(lam=LAM),
-            },
+            "AL2SGD+: breast cancer, batches of 5, λ = 0.1, l2 = 0.0001",
+            {"AL2SGD+": mx.AL2SGDPlus(lam=LAM), "L2SGD+": mx.L2SGDPlus(lam=LAM), "APGD1": mx.APGD1(lam=LAM)},
+            upto=1000,
+            l2=1e-4,
         ),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -48,6 +49,25 @@ def test_fedmavg_on_generated_ratings(tmp_path) -> None:
     text = run("fedmavg.py", "-", str(tmp_path), "6")
     assert text.count("submodel, ") == 12  # two tables of six
     assert (tmp_path / "submodels.png").stat().st_size > 10_000
+
+
+def test_mixture(tmp_path) -> None:
+    """Small forms of the commands: near the lower bound, MAML's second order, a picture."""
+    pytest.importorskip("sklearn")
+    spec = importlib.util.spec_from_file_location("mixture_example", EXAMPLES / "mixture.py")
+    example = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = example  # where its dataclass looks for itself
+    spec.loader.exec_module(example)
+    functions = example.Logistic(example.breast_cancer("sorted"), kappa=1e2, batch_size=5)
+    shares = (1e-3, 1.0, 10.0)
+    found = example.multiples(functions, shares, example.EXACT)
+    for epsilon in example.EPSILONS:
+        assert max(example.better(found, epsilon, "distances", share)[0] for share in shares) < 3
+    L = functions.constants.L
+    near, far = (example.mixture.maml_gap(functions, functions.optima([lam])[0], lam) for lam in (32 * L, 64 * L))
+    assert near / far == pytest.approx(4, rel=0.03)
+    example.methods(tmp_path, most=40)
+    assert (tmp_path / "methods.png").stat().st_size > 10_000
 
 
 def test_new_part() -> None:

@@ -96,6 +96,29 @@ def test_movielens_thresholds(releases):
     ]
 
 
+def test_genres_of_movies_are_a_column_if_asked_for(releases):
+    folder, read = releases["movielens-1m"], DATASETS["movielens-1m"].read
+    plain = read(folder)
+    assert "genre" not in plain.columns
+    (folder / "movies.dat").write_bytes(
+        "10::Amélie (2001)::Romance|Comedy\n20::Jaws::Action\n30::Heat (1995)::Action\n".encode("latin-1")
+    )
+    clients = read(folder, genres="list")
+    assert clients.spaces["genre"].padding
+    assert samples(clients, "movie", "genre") == [
+        (1, 30, ["Action", ""]),
+        (2, 10, ["Romance", "Comedy"]),
+        (2, 30, ["Action", ""]),
+    ]
+    assert read(folder).fingerprint == plain.fingerprint
+    (folder / "movies.dat").write_text("30::Heat (1995)::Action\n")
+    with pytest.raises(DataError, match="the movies table lacks movie 10"):
+        read(folder, genres="list")
+    (folder / "movies.dat").unlink()
+    with pytest.raises(DataError, match=r"neither movies\.parquet nor movies\.dat"):
+        read(folder, genres="list")
+
+
 def test_tweets_become_words(releases):
     read = DATASETS["sentiment140"].read
     clients = read(releases["sentiment140"], min_samples=2)

@@ -10,11 +10,13 @@ import torch.nn.functional as F
 
 from fedsub import bench, methods
 from fedsub.batches import draw
-from fedsub.bench import growth, zoo
+from fedsub.bench import growth, mixture, zoo
 from fedsub.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
 from fedsub.bench.timing import interleave
 from fedsub.bench.workloads import WORKLOADS, Workload, sentences
 from fedsub.core import Cohort
+from fedsub.errors import ConfigError
+from fedsub.twins import TWINS
 
 SMALL = {
     "w1": WORKLOADS["w1"].scaled(30, 1009, cohort=4, steps=3),
@@ -185,3 +187,31 @@ def test_the_zoo_prints_tables(capsys):
     assert "server Adam" in printed
     assert "3,000 rows" in printed
     assert [one["settings"].get("server") for one in large] == [None, "adam", "yogi", "adagrad"]
+
+
+def test_the_mixture_is_measured_beside_a_central_step(monkeypatch, capsys):
+    real = mixture.run
+    monkeypatch.setattr(mixture, "run", lambda **options: real(scale=0.02, **options))
+    bench.main(rounds=1, mixture=True, json=True)
+    found = json.loads(capsys.readouterr().out)["mixture"]
+    assert set(found["contenders"]) == {"central", "local", "averaging", "iteration"}
+    assert found["samples"] == 5 * found["clients"]
+    local, averaging = (found["contenders"][k]["cpu"] for k in ("local", "averaging"))
+    expected = (1 - found["p"]) * local + found["p"] * averaging
+    assert found["contenders"]["iteration"]["cpu"] == pytest.approx(expected)
+    assert found["held"] == (found["contenders"]["iteration"]["x_central"] <= found["bar"])
+    bench.main(rounds=1, mixture=True)
+    assert "averaging iteration" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="data of its own"):
+        bench.main(["w1"], mixture=True)
+
+
+def test_the_mixture_averages_when_the_coin_says_so():
+    trainer = mixture.make_trainer(TWINS["movielens-like"].make(scale=0.02))
+    local, averaging = (mixture.Iteration("", trainer, averaging=a) for a in (False, True))
+    for number in (1, 2):
+        local.round(number)
+    assert int(trainer.solved.numbers["gradients"]) == 2 * len(trainer.problem.clients)
+    averaging.round(1)
+    assert int(trainer.solved.numbers["communications"]) == 1
+    assert int(trainer.solved.numbers["gradients"]) == 2 * len(trainer.problem.clients)

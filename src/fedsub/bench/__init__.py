@@ -1,7 +1,8 @@
 """`fedsub bench`: how much CPU a round costs beside two plain PyTorch loops, and as data and tables grow.
 
 Everything is made on the spot: `workloads` (what is trained), `contenders` (ways to do a round),
-`timing` (taking turns), `growth` (population and table), `zoo` (what parts, servers, codecs and samplers add).
+`timing` (taking turns), `growth` (population and table), `zoo` (what parts, servers, codecs and samplers add),
+`mixture` (L2SGD+ over all clients).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fedsub.bench import mixture as personal
 from fedsub.bench import zoo as additions
 from fedsub.bench.contenders import CentralSGD, Contender, DeepcopyLoop, Federated, auto_choice
 from fedsub.bench.growth import Measured, measure
@@ -53,6 +55,7 @@ def main(
     growth: bool = True,
     compiled: bool = True,
     zoo: bool = False,
+    mixture: bool = False,
     json: bool = False,
 ) -> dict[str, Any]:
     """Run the workloads ``names`` (default: all), print tables (or one JSON object) and return the numbers.
@@ -60,7 +63,8 @@ def main(
     ``rounds`` overrides how many turns each contender gets; ``growth`` adds the cost of a round as
     population and table grow (minutes, and up to 12 GiB of memory); ``compiled=False`` leaves out
     torch.compile, whose warm-up is long. ``zoo`` measures instead what parts, servers, codecs and samplers add
-    to FedSubAvg's round (default: on w1 and w3; ``growth`` then is a table of 10 million rows).
+    to FedSubAvg's round (default: on w1 and w3; ``growth`` then is a table of 10 million rows). ``mixture`` measures
+    an iteration of L2SGD+ over all clients of the MovieLens twin instead, and nothing else.
     """
     chosen = names if names is not None else list(additions.WORKLOADS if zoo else WORKLOADS)
     for name in chosen:
@@ -70,6 +74,16 @@ def main(
         raise ConfigError(f"rounds must be at least 1, got {rounds}.")
     out: dict[str, Any] = {"machine": _machine(), "workloads": {}}
     console = Console() if sys.stdout.isatty() else Console(width=120)
+    if mixture:
+        if zoo or names:
+            raise ConfigError("--mixture has data of its own; leave out --zoo and names of workloads.")
+        with _progress() as bar:
+            task = bar.add_task("mixture", total=None)
+            found = personal.run(rounds=rounds, progress=lambda what: bar.update(task, description=f"mixture {what}"))
+            bar.update(task, description="mixture done", total=1, completed=1)
+        out["mixture"] = found
+        print(jsonlib.dumps(out, indent=1)) if json else console.print(personal.table(found))
+        return out
     with _progress() as bar:
         for name in chosen:
             task = bar.add_task(name, total=None)

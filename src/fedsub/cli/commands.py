@@ -351,9 +351,17 @@ def bench(
             "(unless --no-growth: up to 9 GiB) with a table of 10 million rows.",
         ),
     ] = False,
+    mixture: Annotated[
+        bool,
+        typer.Option(
+            "--mixture",
+            help="Instead: an iteration of L2SGD+ over all 6,040 clients of movielens-like beside a step "
+            "of centralised SGD.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure a round of every engine beside centralised SGD and a plain loop, in one interleaved run."""
     from fedsub.bench import main
 
-    main(names or None, rounds=rounds, growth=growth, compiled=compiled, zoo=zoo, json=json)
+    main(names or None, rounds=rounds, growth=growth, compiled=compiled, zoo=zoo, mixture=mixture, json=json)

@@ -256,13 +256,14 @@ def test_one_long_gap_is_dense(server, monkeypatch) -> None:
 @pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 3e-6), (DOUBLE, 3e-12)], ids=str)
 @pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.99), (0.9, 0.999), (0.5, 0.3), (0.98, 0.99), (0.1, 0.999)])
 def test_adams_fading_is_its_sum(beta1, beta2, dtype, digits) -> None:
-    """Σ_{j=1..k} β1^j / (β2^{j/2} u + 1), term by term, for sizes and gaps of all orders."""
-    size = torch.logspace(-12, 8, 200, dtype=DOUBLE)
+    """Σ_{j=1..k} β1^j / (β2^{j/2} √v + τ), term by term, for sizes and gaps of all orders."""
+    tau = 2.0**-10  # a power of two: that float32 rounds √v/τ is not the table's doing
+    size = torch.logspace(-12, 8, 200, dtype=DOUBLE).to(dtype).double() * tau
     assert usable(beta1, beta2)
     for gap in (0, 1, 2, 7, 60, 5000):
         j = torch.arange(1, gap + 1, dtype=DOUBLE)[:, None]
-        expected = (beta1**j / (beta2 ** (j / 2) * size + 1)).sum(0)
-        found = fading(beta1, beta2, dtype).sum(size, Gaps(torch.full((200,), gap)))
+        expected = (beta1**j / (beta2 ** (j / 2) * size + tau)).sum(0)
+        found = fading(beta1, beta2, tau, dtype).sum(size.to(dtype), Gaps(torch.full((200,), gap)))
         torch.testing.assert_close(found.double(), expected, rtol=digits, atol=0)
 
 

@@ -118,6 +118,6 @@ class _Slopes(Part):
     def begin(self, params: Tree, work: Work) -> None:
         assert work.gradient is not None
         for at in (work.sent, next(self.ends)):
-            slope = work.gradient(at)
+            slope = work.gradient(at, 1.0)
             square = sum((g + self.mu * (at[n] - work.sent[n])).double().square().sum() for n, g in slope.items())
             self.norms.append(float(torch.as_tensor(square).sqrt()))

@@ -90,9 +90,9 @@ class _Solver:
             # not depending on who shares its tensors.
             if not torch.compiler.is_compiling() and float(square.max()) <= clip * clip * 0.999:
                 continue
-            shrink = (clip / square.sqrt().clamp_min_(1e-30)).clamp_max_(1.0)
+            shrink = (clip / square.sqrt()).clamp_max_(1.0)  # 1 where there is no gradient: clip/0 is infinite
             for n in names:
-                grads[n] = grads[n] * work.group.spread(shrink, n, grads[n])
+                grads[n] = work.group.scaled(grads[n], n, shrink)
         return grads
 
     def _move(self, params: Tree, directions: Tree, work: Work, factor: float = 1.0) -> None:

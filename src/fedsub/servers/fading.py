@@ -7,7 +7,8 @@ A row that nobody sends for k rounds goes on by its moments:
 With S(u) = Σ_{j≥1} β1^j / (s^j u + 1) the sum is (m/τ) (S(u) − β1^k S(s^k u)), u = √v/τ: the terms after the k-th are
 the same sum, begun later. So one function of one number serves every row and every gap. S is smooth; it is tabulated
 once and read off by polynomials, to less than the last digit of the parameters. The cells are those of floating-point
-numbers themselves: exponent and first bits of u name the cell, its other bits are the place in it.
+numbers themselves: exponent and first bits of u name the cell, its other bits are the place in it. This is done by
+numpy, which takes half of torch's time for shifts and look-ups in small tables.
 
 Where β1 ≥ √β2 later terms may be the larger ones, and the difference would lose digits; `usable` says so.
 """
@@ -32,8 +33,8 @@ BLOCK = 1 << 18
 class Format:
     """A floating-point type: its bits, and how finely S is tabulated for it."""
 
-    dtype: torch.dtype
-    integer: torch.dtype
+    dtype: type[np.floating]
+    integer: type[np.integer]
     mantissa: int
     bias: int
     cells: int  # log2 of the cells between 1 and 2
@@ -45,8 +46,8 @@ class Format:
         return self.mantissa - self.cells
 
 
-SINGLE = Format(torch.float32, torch.int32, 23, 127, 6, 2)
-DOUBLE = Format(torch.float64, torch.int64, 52, 1023, 10, 3)
+SINGLE = Format(np.float32, np.int32, 23, 127, 6, 2)
+DOUBLE = Format(np.float64, np.int64, 52, 1023, 10, 3)
 
 
 class Fading:
@@ -58,7 +59,7 @@ class Fading:
         self.format = DOUBLE if close or dtype == torch.float64 else SINGLE
         self.beta1, self.decay, self.tau = beta1, math.sqrt(beta2), tau
         count = (HIGHEST - LOWEST) << self.format.cells
-        self.first, self.last = (LOWEST + self.format.bias) << self.format.cells, count - 1
+        self.first = (LOWEST + self.format.bias) << self.format.cells
         octave, within = np.divmod(np.arange(count), 1 << self.format.cells)
         width = np.exp2(octave + LOWEST - self.format.cells)
         begin = np.exp2(octave + LOWEST) + within * width
@@ -67,23 +68,31 @@ class Fading:
         values = np.stack([_series(begin + t * width, beta1, self.decay) for t in nodes])
         powers = np.linalg.solve(np.vander(nodes, increasing=True), values) / tau
         scale = np.exp2(-self.format.low * np.arange(self.format.degree + 1))  # places are whole numbers
-        self.polynomials = [torch.from_numpy(row).to(self.format.dtype) for row in powers * scale[:, None]]
+        self.polynomials = [row.astype(self.format.dtype) for row in powers * scale[:, None]]
 
     def sum(self, root: Tensor, gaps: Gaps) -> Tensor:
         """Σ_{j=1..k} β1^j / (s^j √v + τ) for each √v of ``root`` [n, …] and gap k."""
-        u = root.to(self.format.dtype).div(self.tau)
-        first, later = self._at(torch.stack([u, u * gaps.power(self.decay, u)]))
-        return first.addcmul_(later, gaps.power(self.beta1, later), value=-1)
+        precise = root.to(torch.float64) if self.format is DOUBLE else root
+        shrunk, faded = gaps.power(self.decay, precise), gaps.power(self.beta1, precise)
+        both = np.empty((2, *root.shape), self.format.dtype)
+        np.multiply(precise.cpu().numpy(), self.format.dtype(1 / self.tau), out=both[0])
+        np.multiply(both[0], shrunk.cpu().numpy(), out=both[1])
+        first, later = self._at(both)
+        later *= faded.cpu().numpy()
+        first -= later
+        return torch.from_numpy(first).to(root.device)
 
-    def _at(self, u: Tensor) -> Tensor:
+    def _at(self, u: np.ndarray) -> np.ndarray:
         """S(u)/τ."""
-        bits = u.view(-1).view(self.format.integer)
-        cell = (bits >> self.format.low).sub_(self.first).clamp_(0, self.last)
-        place = (bits & ((1 << self.format.low) - 1)).to(self.format.dtype)
-        *rest, value = (one.to(u.device).index_select(0, cell) for one in self.polynomials)
+        bits = u.view(self.format.integer)
+        cell = (bits >> self.format.low).astype(np.intp)
+        cell -= self.first
+        place = (bits & ((1 << self.format.low) - 1)).astype(self.format.dtype)
+        *rest, value = (one.take(cell, mode="clip") for one in self.polynomials)  # below and above: the end cells
         for coefficient in reversed(rest):
-            value = value.mul_(place).add_(coefficient)
-        return value.view(u.shape)
+            value *= place
+            value += coefficient
+        return value
 
 
 def _series(u: np.ndarray, beta1: float, decay: float) -> np.ndarray:

@@ -98,7 +98,7 @@ class Group:
     counts: dict[str, Tensor] = field(default_factory=dict)  # table -> rows of each client, int64 [c]
     _owners: dict[str, Tensor] = field(default_factory=dict, repr=False)
     _numpy: dict[str, tuple[np.ndarray, np.ndarray, bool]] = field(default_factory=dict, repr=False)
-    _starts: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    _starts: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
 
     def owners(self, name: str) -> Tensor:
         """The position in the group of each row's client, [rows]; made when first asked for."""
@@ -120,16 +120,15 @@ class Group:
         return values.reshape(-1, *[1] * (like.ndim - 1))
 
     def scaled(self, values: Tensor, name: str, factors: Tensor) -> Tensor:
-        """The values of a parameter, each client's times its own factor, [c]."""
+        """The values of a parameter, each client's times its own factor, [c]; they may be changed in place."""
         if self.stacked and name in self.counts and (lengths := self._lengths(name)) is not None:
             scale = factors.numpy()
             which = np.flatnonzero(scale != 1)
             if 4 * len(which) < self.count:  # one by one, and the others are left alone
-                out, starts = values.clone(), self._numpy[name][1]
-                rows = out.numpy()
+                rows, starts = values.numpy(), self._numpy[name][1]
                 for k in which.tolist():
                     rows[starts[k] : starts[k] + lengths[k]] *= scale[k]
-                return out
+                return values
         return values * self.spread(factors, name, values)
 
     def _lengths(self, name: str) -> np.ndarray | None:
@@ -146,8 +145,9 @@ class Group:
         if self.stacked and name in self.counts and self._lengths(name) is not None and self._numpy[name][2]:
             flat = values.numpy().reshape(-1)
             if name not in self._starts:
-                self._starts[name] = self._numpy[name][1] * (len(flat) // max(1, len(values)))
-            return torch.from_numpy(np.add.reduceat(flat * flat, self._starts[name]))
+                self._starts[name] = self._numpy[name][1] * (len(flat) // max(1, len(values))), np.empty_like(flat)
+            starts, scratch = self._starts[name]
+            return torch.from_numpy(np.add.reduceat(np.multiply(flat, flat, out=scratch), starts))
         if self.stacked and name not in self.counts:
             if values.numel() == self.count:
                 return values.reshape(-1).square()

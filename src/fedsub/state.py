@@ -131,10 +131,15 @@ class State:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back what `small` and `tables` gave to a checkpoint."""
-        for name, value in {**self.small(), **self.tables()}.items():
-            if name not in tensors or tensors[name].shape != value.shape:
-                raise CheckpointError(
-                    f"The checkpoint has no {name} of the shape {tuple(value.shape)}, which the method keeps; it "
-                    "belongs to another method or version. Start the run again in another directory."
-                )
-            value.copy_(tensors[name])
+        put_back({**self.small(), **self.tables()}, tensors)
+
+
+def put_back(own: Tree, saved: Mapping[str, Tensor]) -> None:
+    """Fill the tensors of a state with what a checkpoint saved of them."""
+    for name, value in own.items():
+        if name not in saved or saved[name].shape != value.shape:
+            raise CheckpointError(
+                f"The checkpoint has no {name} of the shape {tuple(value.shape)}, which the method keeps; it "
+                "belongs to another method or version. Start the run again in another directory."
+            )
+        value.copy_(saved[name])

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsub.clientstate import ClientState, Moved
 from fedsub.core import Options, Prepared, Tree
 from fedsub.data.clients import Clients
-from fedsub.errors import CheckpointError, MethodError, NoUsableClient
+from fedsub.errors import MethodError, NoUsableClient
 from fedsub.factorisation.measures import measure
 from fedsub.factorisation.ranking import rank_metrics
 from fedsub.factorisation.rounds import Outcome, rounds_of
@@ -23,6 +23,7 @@ from fedsub.models.factorisation import Factorisation
 from fedsub.personal import PersonalModel
 from fedsub.problem import Problem
 from fedsub.rounds import RoundReport
+from fedsub.state import put_back
 
 TABLE, SLOT, NUMBER = "items.weight", "personal", 4  # NUMBER: bytes of a step size on the wire
 
@@ -69,13 +70,7 @@ class Kept:
         return None if self.all_rows else moved
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, value in self.tables().items():
-            if name not in tensors or tensors[name].shape != value.shape:
-                raise CheckpointError(
-                    f"The checkpoint has no {name} of the shape {tuple(value.shape)}; it belongs to another method or "
-                    "version. Start the run again in another directory."
-                )
-            value.copy_(tensors[name])
+        put_back(self.tables(), tensors)
 
 
 class FactorisationTrainer:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsub.clientstate import ClientState
 from fedsub.core import Tree
 from fedsub.data.clients import Clients
-from fedsub.errors import CheckpointError, NoUsableClient
+from fedsub.errors import NoUsableClient
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import minus
 from fedsub.mixture.modules import ModuleFunctions
@@ -20,6 +20,7 @@ from fedsub.mixture.solver import Solver
 from fedsub.mixture.solver import State as SolverState
 from fedsub.personal import PersonalModel
 from fedsub.rounds import RoundReport
+from fedsub.state import put_back
 
 NOBODY = np.zeros(0, np.int64)
 
@@ -103,10 +104,4 @@ class Remembered:
         return None
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, value in {**self.small(), **self.tables()}.items():
-            if name not in tensors or tensors[name].shape != value.shape:
-                raise CheckpointError(
-                    f"The checkpoint has no {name} of the shape {tuple(value.shape)}, which the method keeps; it "
-                    "belongs to another method or version. Start the run again in another directory."
-                )
-            value.copy_(tensors[name])
+        put_back({**self.small(), **self.tables()}, tensors)

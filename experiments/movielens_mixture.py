@@ -85,4 +85,8 @@ def main(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:4]))
+    main(
+        sys.argv[1],
+        iterations=int(sys.argv[2]) if len(sys.argv) > 2 else 400,
+        seeds=int(sys.argv[3]) if len(sys.argv) > 3 else 3,
+    )

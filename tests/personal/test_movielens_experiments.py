@@ -44,13 +44,6 @@ def test_the_comparison_runs(name: str, release: Path, tmp_path: Path):
     assert json.loads(done.stdout)
 
 
-def test_the_search_of_the_file_covers_every_method(release: Path, tmp_path: Path):
-    given = ["tune", str(FOLDER / "movielens_personal.toml"), "--data", str(release), "--rounds", "1", "-k", "4"]
-    done = CliRunner().invoke(app, [*given, "--seed", "0", "--workers", "1", "--out", str(tmp_path / "out"), "--json"])
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert len(list((tmp_path / "out" / "trials").glob("*.json"))) == 3 * 6 + 3 * 3
-
-
 def test_lambda_is_chosen_and_tested_beside_both_ends(release: Path, capsys: pytest.CaptureFixture[str]):
     spec = importlib.util.spec_from_file_location("movielens_mixture", FOLDER / "movielens_mixture.py")
     assert spec is not None

@@ -29,11 +29,19 @@ def arguments(name: str, way: str) -> dict:
     entry = fs.methods.CATALOGUE[name]
     known = entry.defaults
     asked = {"lr": 0.3, "clients_per_round": 4, "candidates": 6, **WAYS[way]}
+    if name in MIXTURES:  # constants given: an estimate of them is not the same to the last digit in both engines
+        asked |= {"lam": 10.0, "L": 5.0, "L_terms": 5.0, "mu": 0.1}
+        asked |= {"p": 0.5}
     if name in ("power_of_choice", "ucb_cs"):
         asked |= {"clients_per_round": 4, "replacement": False}
     if name == "centralsgd":  # its batch is a product of two numbers, so both must be given
         asked |= {"batch_size": asked["batch_size"] or 5, "clients_per_round": asked["clients_per_round"] or 4}
     return {k: v for k, v in asked.items() if k in known}
+
+
+# Every client takes part in every iteration; it may average only (no loss) or train only (no bytes).
+MIXTURES = tuple(n for n, e in fs.methods.CATALOGUE.items() if isinstance(e.make(), fs.mixture.Mixture))
+STEADY = ("local_sgd", "lgd", "apgd1", "apgd2", "iapgd")  # nothing is drawn
 
 
 class Halt(fs.Callback):
@@ -46,7 +54,7 @@ class Halt(fs.Callback):
 # differ elsewhere.
 FIRST = ("fedavg", "fedsubavg", "fedprox", "fedsgd", "local_sgd", "centralsgd", "sampled_heat")
 ANY_MODEL = [name for name, entry in fs.methods.CATALOGUE.items() if entry.model is None]
-CASES = [(n, w) for n in ANY_MODEL for w in WAYS if n in FIRST or w in ("steps", "epochs")]
+CASES = [(n, w) for n in ANY_MODEL for w in WAYS if n in FIRST or w == "steps" or (w == "epochs" and n not in MIXTURES)]
 
 
 @pytest.mark.parametrize(("name", "way"), CASES)
@@ -69,7 +77,7 @@ def test_contract(name: str, way: str, tmp_path: Path) -> None:
         for parameter, value in result.params.items():
             assert torch.isfinite(value).all(), parameter
             assert torch.equal(value, start[parameter]) == (parameter in private), parameter
-        assert all(np.isfinite(r["loss"]) for r in result.history[1:])
+        assert all(np.isfinite(r["loss"]) or (name in MIXTURES and r["down"]) for r in result.history[1:])
         assert len(result.history) == ROUNDS + 1
         # Killed after the third round and resumed from the second, it is the same run.
         with pytest.raises(InterruptedError):
@@ -86,10 +94,10 @@ def test_contract(name: str, way: str, tmp_path: Path) -> None:
             assert sum(row["down"]) + sum(row.get("probe_down", [])) == record["down"]
             assert sum(row["up"]) + sum(row.get("probe_up", [])) == record["up"]
             assert len(row["clients"]) == record["clients"]
-            assert (record["down"] == 0) == method.pooled
+            assert (record["down"] == 0) == method.pooled or name in MIXTURES
     # Another seed is another run (where anything is random), the same seed the same.
     other = fs.run(**{**options, "seed": 7, "engine": "serial"}).params
-    random = way not in ("epochs", "all data", "everyone") and name != "local_sgd"
+    random = way not in ("epochs", "all data", "everyone") and name not in STEADY
     if random:
         assert not equal(other, done["serial"].params)
     if len(engines) == 2:
@@ -98,7 +106,7 @@ def test_contract(name: str, way: str, tmp_path: Path) -> None:
             assert gap <= 1e-5 * ROUNDS * float(value.abs().max()), parameter
         ours = [r["loss"] for r in done["serial"].history[1:]]
         theirs = [r["loss"] for r in done["batched"].history[1:]]
-        assert ours == pytest.approx(theirs, rel=1e-4)
+        assert ours == pytest.approx(theirs, rel=1e-4, nan_ok=True)
 
 
 @pytest.mark.parametrize("name", fs.methods.CATALOGUE)

@@ -165,8 +165,20 @@ class SeveralTables(Base):
         return super().forward(batch) + extra + self.slope * batch["value"]
 
 
+class Narrow(Base):
+    """Layers whose results begin at odd places in memory, one client after the other."""
+
+    def __init__(self):
+        super().__init__(dim=18)
+        self.layers = nn.Sequential(nn.Linear(18, 11), nn.Tanh(), nn.Linear(11, 9), nn.Tanh(), nn.Linear(9, 18))
+
+    def encode(self, seen, ids, batch):
+        return self.layers(seen.mean(1))
+
+
 MODULES = {
     "base": Base,
+    "narrow": Narrow,
     "lstm": LSTM,
     "lstm_dropout": lambda: LSTM(dropout=0.4),
     "gru": GRU,
@@ -310,7 +322,13 @@ def test_a_padded_batch_trains_as_if_the_padding_were_not_there() -> None:
 
 SETTINGS = pytest.mark.parametrize(
     ("kind", "how"),
-    [("lr", "short batches"), ("lr", "epochs"), ("din", "short batches"), ("dropout_layernorm", "epochs")],
+    [
+        ("lr", "short batches"),
+        ("lr", "epochs"),
+        ("din", "short batches"),
+        ("dropout_layernorm", "epochs"),
+        ("narrow", "epochs"),
+    ],
 )
 
 

@@ -19,6 +19,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from fedsub.engines.steady import widened
+
 # The recurrent weights of a group of clients should stay in a core's own cache from one time step to the next.
 GROUP_BYTES = 1_700_000
 
@@ -71,11 +73,12 @@ def lstm_backward(
         here = gates[group]
         dx, dh, dc, dwi, dwh, db = (g[group] for g in grads)
         dz, through = _factors(here, cells[group], bent[group], c[group])
-        weights, later = wh[group], dc.zero_()
+        weights, later = widened(wh[group], batch), dc.zero_()
         coming, passed = dy[group].unbind(1), None if dcells is None else dcells[group].unbind(1)
         of_cell, of_out = (part.unbind(1) for part in dz.view(*here.shape[:3], 4, hidden).split((3, 1), 3))
         steps_dz, steps_f, steps_through = dz.unbind(1), here[..., hidden : 2 * hidden].unbind(1), through.unbind(1)
-        grown = coming[-1].clone(memory_format=torch.contiguous_format)
+        product = x.new_empty(len(here), batch, weights.shape[2])
+        grown = product[..., :hidden].copy_(coming[-1])
         for t in range(steps - 1, -1, -1):
             later.addcmul_(grown, steps_through[t])
             if passed is not None:
@@ -83,7 +86,7 @@ def lstm_backward(
             of_cell[t].mul_(later.unsqueeze(2))
             of_out[t].mul_(grown.unsqueeze(2))
             later.mul_(steps_f[t])
-            torch.bmm(steps_dz[t], weights, out=grown)
+            torch.bmm(steps_dz[t], weights, out=product)
             if t:
                 grown.add_(coming[t - 1])
         dh.copy_(grown)
@@ -91,7 +94,11 @@ def lstm_backward(
         seen = torch.cat([h[group].unsqueeze(1), y[group, :-1]], 1).view(len(here), steps * batch, hidden)
         torch.bmm(flat.transpose(1, 2), rows, out=dwi)
         torch.bmm(flat.transpose(1, 2), seen, out=dwh)
-        torch.bmm(flat, wi[group], out=dx.view(rows.shape))
+        across = widened(wi[group], steps * batch)
+        if across.shape[2] == inputs:
+            torch.bmm(flat, across, out=dx.view(rows.shape))
+        else:
+            dx.view(rows.shape).copy_(torch.bmm(flat, across)[..., :inputs])
         torch.sum(flat, 1, out=db)
     return tuple(grads)  # type: ignore[return-value]
 

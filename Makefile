@@ -19,8 +19,9 @@ $(VENV)/.dev: $(BIN)/fedsub
 demo: $(BIN)/fedsub
 	$(BIN)/fedsub compare movielens-like --out runs/demo --resume
 
+# Two processes with a thread each: more threads than cores would wait for each other.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow

@@ -50,12 +50,11 @@ class Halt(fs.Callback):
             raise InterruptedError
 
 
-# The way of working is the business of the local solver: all ways for the first methods, two for those with parts at
-# the clients, one for those that differ at the server or in who takes part.
+# The way of working is the business of the local solver: all ways for the first methods, two for those that
+# differ elsewhere.
 FIRST = ("fedavg", "fedsubavg", "fedprox", "fedsgd", "local_sgd", "centralsgd", "sampled_heat")
 ANY_MODEL = [name for name, entry in fs.methods.CATALOGUE.items() if entry.model is None]
-PARTS = ("scaffold", "scaffold_server", "fednova", "signsgd", "ef_signsgd", "fedper")
-CASES = [(n, w) for n in ANY_MODEL for w in WAYS if n in FIRST or w == "steps" or (w == "epochs" and n in PARTS)]
+CASES = [(n, w) for n in ANY_MODEL for w in WAYS if n in FIRST or w == "steps" or (w == "epochs" and n not in MIXTURES)]
 
 
 @pytest.mark.parametrize(("name", "way"), CASES)

@@ -84,6 +84,20 @@ class Cohort:
 
 
 @dataclass(frozen=True)
+class Stretches:
+    """The rows of each client in a table of many, for numpy: it is several times as fast on short arrays as torch."""
+
+    lengths: np.ndarray  # int64 [c]
+    starts: np.ndarray  # int64 [c]
+    filled: bool  # whether every client has rows: np.add.reduceat knows no empty stretch
+
+    def of(self, k: int) -> slice:
+        """The rows of client k."""
+        start = self.starts[k]
+        return slice(start, start + self.lengths[k])
+
+
+@dataclass(frozen=True)
 class Group:
     """Clients whose local work is done by the same tensor operations.
 
@@ -97,8 +111,7 @@ class Group:
     stacked: bool
     counts: dict[str, Tensor] = field(default_factory=dict)  # table -> rows of each client, int64 [c]
     _owners: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    _numpy: dict[str, tuple[np.ndarray, np.ndarray, bool]] = field(default_factory=dict, repr=False)
-    _starts: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
+    _stretches: dict[str, Stretches] = field(default_factory=dict, repr=False)
 
     def owners(self, name: str) -> Tensor:
         """The position in the group of each row's client, [rows]; made when first asked for."""
@@ -112,48 +125,25 @@ class Group:
         if not self.stacked:
             return values[0]
         if name in self.counts:
-            lengths = self._lengths(name)
-            if lengths is None:
+            stretches = self.stretches
+            if stretches is None:
                 values = values.index_select(0, self.owners(name))
             else:
-                values = torch.from_numpy(np.repeat(values.numpy(), lengths))
+                values = torch.from_numpy(np.repeat(values.numpy(), stretches[name].lengths))
         return values.reshape(-1, *[1] * (like.ndim - 1))
 
-    def scaled(self, values: Tensor, name: str, factors: Tensor) -> Tensor:
-        """The values of a parameter, each client's times its own factor, [c]; they may be changed in place."""
-        if self.stacked and name in self.counts and (lengths := self._lengths(name)) is not None:
-            scale = factors.numpy()
-            which = np.flatnonzero(scale != 1)
-            if 4 * len(which) < self.count:  # one by one, and the others are left alone
-                rows, starts = values.numpy(), self._numpy[name][1]
-                for k in which.tolist():
-                    rows[starts[k] : starts[k] + lengths[k]] *= scale[k]
-                return values
-        return values * self.spread(factors, name, values)
-
-    def _lengths(self, name: str) -> np.ndarray | None:
-        """Rows of each client for numpy, which is several times as fast on short arrays; None where it cannot be."""
-        if torch.compiler.is_compiling() or self.counts[name].device.type != "cpu":
+    @property
+    def stretches(self) -> dict[str, Stretches] | None:
+        """Where each client's rows of every table lie, for numpy; None where it cannot be used."""
+        if torch.compiler.is_compiling():
             return None
-        if name not in self._numpy:
-            counts = self.counts[name].numpy()
-            self._numpy[name] = counts, np.cumsum(counts) - counts, bool(counts.all())
-        return self._numpy[name][0]
-
-    def squares(self, name: str, values: Tensor) -> Tensor:
-        """Sum of the squares of one client's values of a parameter, per client, [c]."""
-        if self.stacked and name in self.counts and self._lengths(name) is not None and self._numpy[name][2]:
-            flat = values.numpy().reshape(-1)
-            if name not in self._starts:
-                self._starts[name] = self._numpy[name][1] * (len(flat) // max(1, len(values))), np.empty_like(flat)
-            starts, scratch = self._starts[name]
-            return torch.from_numpy(np.add.reduceat(np.multiply(flat, flat, out=scratch), starts))
-        if self.stacked and name not in self.counts:
-            if values.numel() == self.count:
-                return values.reshape(-1).square()
-            flat = values.reshape(self.count, 1, -1)
-            return torch.bmm(flat, flat.transpose(1, 2)).view(-1)
-        return self.total(name, values.square())
+        if not self._stretches:
+            if not self.stacked or any(counts.device.type != "cpu" for counts in self.counts.values()):
+                return None
+            for name, counts in self.counts.items():
+                lengths = counts.numpy()
+                self._stretches[name] = Stretches(lengths, np.cumsum(lengths) - lengths, bool(lengths.all()))
+        return self._stretches
 
     def total(self, name: str, values: Tensor) -> Tensor:
         """Sum of one client's values of a parameter, per client, [c]."""
@@ -162,8 +152,9 @@ class Group:
         if name in self.counts:
             flat = values.reshape(len(values), -1)
             flat = flat.reshape(-1) if flat.shape[1] == 1 else flat.sum(1)
-            if self._lengths(name) is not None and self._numpy[name][2]:  # reduceat knows no empty stretch
-                return torch.from_numpy(np.add.reduceat(flat.numpy(), self._numpy[name][1]))
+            stretches = self.stretches
+            if stretches is not None and stretches[name].filled:
+                return torch.from_numpy(np.add.reduceat(flat.numpy(), stretches[name].starts))
             return torch.zeros(self.count, dtype=flat.dtype, device=flat.device).index_add_(0, self.owners(name), flat)
         return values.reshape(self.count, -1).sum(1)
 

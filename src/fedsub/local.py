@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedsub.batches import check_local, check_number
+from fedsub.clipping import clip
 from fedsub.core import Tree, Work
 from fedsub.errors import MethodError
 from fedsub.patterns import Groups, check_groups, matching, setting
 from fedsub.schedules import Schedule
 
-_TINY = 1e-30  # far below eps² of Adam
+# Adam's tensors are as long as a multiple of this: torch rounds values that do not fill a vector register unlike the
+# rest, and a client's result must not depend on where in a tensor it stands.
+_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,8 @@ class _Solver:
         for values in ({"weight_decay": self.weight_decay, "clip_norm": self.clip_norm}, *(self.groups or {}).values()):
             if values.get("weight_decay", 0) < 0 or not (values.get("lr", 1) > 0):
                 raise MethodError(f"lr must be positive and weight_decay not negative, got {dict(values)}.")
-            if (clip := values.get("clip_norm")) is not None and not clip > 0:
-                raise MethodError(f"clip_norm must be positive (or left out), got {clip}.")
+            if (norm := values.get("clip_norm")) is not None and not norm > 0:
+                raise MethodError(f"clip_norm must be positive (or left out), got {norm}.")
 
     @property
     def largest_lr(self) -> float:
@@ -73,26 +77,18 @@ class _Solver:
         return grads
 
     def _clipped(self, grads: Tree, work: Work) -> Tree:
-        together: dict[tuple[str | None, float], list[str]] = {}
+        grads = dict(grads)
         if not self.groups:
             assert self.clip_norm is not None
-            together[None, self.clip_norm] = list(grads)
-        for name in grads if self.groups else ():
+            clip(grads, list(grads), self.clip_norm, work.group)
+            return grads
+        together: dict[tuple[str | None, float], list[str]] = {}
+        for name in grads:
             pattern = matching(self.groups, name, "clip_norm")
-            if (clip := setting(self.groups, name, "clip_norm", self.clip_norm)) is not None:
-                together.setdefault((pattern, clip), []).append(name)
-        grads = dict(grads)
-        for (_, clip), names in together.items():
-            square = work.group.squares(names[0], grads[names[0]])
-            for n in names[1:]:
-                square = square + work.group.squares(n, grads[n])
-            # Where nobody is clipped, all are multiplied by one. The margin keeps a client from being multiplied or
-            # not depending on who shares its tensors.
-            if not torch.compiler.is_compiling() and float(square.max()) <= clip * clip * 0.999:
-                continue
-            shrink = (clip / square.sqrt()).clamp_max_(1.0)  # 1 where there is no gradient: clip/0 is infinite
-            for n in names:
-                grads[n] = work.group.scaled(grads[n], n, shrink)
+            if (norm := setting(self.groups, name, "clip_norm", self.clip_norm)) is not None:
+                together.setdefault((pattern, norm), []).append(name)
+        for (_, norm), names in together.items():
+            clip(grads, names, norm, work.group)
         return grads
 
     def _move(self, params: Tree, directions: Tree, work: Work, factor: float = 1.0) -> None:
@@ -170,21 +166,28 @@ class Adam(_Solver):
         return SGD(0.1, self.local_steps, self.local_epochs, self.batch_size, self.batches)
 
     def init(self, params: Tree) -> Any:
-        # Some processors take twenty times as long for the root of zero, which most rows of a table would have.
-        return tuple([torch.full_like(p, first) for p in params.values()] for first in (0.0, _TINY, 0.0))
+        def zeros() -> list[Tensor]:
+            return [p.new_zeros(-(-p.numel() // _WIDTH) * _WIDTH) for p in params.values()]
+
+        gradients, directions = zeros(), zeros()
+        within = [[_within(a, p) for a, p in zip(b, params.values(), strict=True)] for b in (gradients, directions)]
+        count = next(iter(params.values())).new_zeros((), dtype=torch.float32)
+        return gradients, directions, zeros(), zeros(), *within, count
 
     def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
         grads = self._clipped_and_decayed(params, grads, work)
-        count, flat = work.step + 1, list(grads.values())
-        first, second = 1 - self.beta1**count, 1 - self.beta2**count
-        means, squares, below = state
-        torch._foreach_lerp_(means, flat, 1 - self.beta1)
-        torch._foreach_mul_(squares, self.beta2)
-        torch._foreach_addcmul_(squares, flat, flat, value=1 - self.beta2)
-        # (m / first) / (√(v / second) + eps) = (√second / first) · m / (√v + √second · eps)
-        for square, root in zip(squares, below, strict=True):  # into memory that is there already
-            torch.sqrt(square, out=root)
-        torch._foreach_add_(below, self.eps * second**0.5)
-        for mean, root in zip(means, below, strict=True):
-            torch.div(mean, root, out=root)
-        self._move(params, dict(zip(grads, below, strict=True)), work, second**0.5 / first)
+        gradients, directions, means, squares, given, taken, count = state
+        torch._foreach_copy_(given, list(grads.values()))
+        torch._foreach_zero_(directions)
+        count.fill_(work.step + 1)
+        # From zero and at rate 1, what torch's one pass leaves is minus Adam's direction.
+        torch._fused_adam_(
+            directions, gradients, means, squares, [], [count] * len(means),
+            lr=1.0, beta1=self.beta1, beta2=self.beta2, eps=self.eps, weight_decay=0.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        self._move(params, dict(zip(grads, taken, strict=True)), work, -1.0)
+
+
+def _within(longer: Tensor, like: Tensor) -> Tensor:
+    """The first values of a flat tensor, in the shape of another."""
+    return longer[: like.numel()].view(like.shape)

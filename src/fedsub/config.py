@@ -55,7 +55,7 @@ class Split(Section):
 MODEL_OPTIONS: dict[str, tuple[str, ...]] = {
     "lr": ("bias",),
     "embedding": ("dim", "hidden"),
-    "lstm": ("dim", "hidden", "layers", "columns"),
+    "lstm": ("dim", "hidden", "layers", "word_std", "columns"),
     "user-item": ("bias", "columns"),
     "din": ("dim", "faithful", "activation", "max_history", "columns"),
     "linear": ("bias", "loss"),
@@ -71,6 +71,7 @@ class Model(Section):
     dim: Count | None = None
     hidden: Count | None = None
     layers: Count | None = None
+    word_std: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     bias: bool | None = None
     faithful: bool | None = None
     activation: Literal["dice", "prelu", "relu"] | None = None

@@ -36,6 +36,7 @@ def test_sizes_are_the_papers():
     module = LSTMClassifier(1_000)
     assert module.words.weight.shape == (1_000, 25)
     assert module.words.weight.std().item() == pytest.approx(0.1, rel=0.05)
+    assert LSTMClassifier(1_000, word_std=2.0).words.weight.std().item() == pytest.approx(2.0, rel=0.05)
     assert sum(p.numel() for p in module.lstm.parameters()) == 4 * 100 * (25 + 100 + 2) + 4 * 100 * (100 + 100 + 2)
 
 
@@ -45,6 +46,8 @@ def test_the_column_of_lists_is_found_or_asked_for():
     with pytest.raises(ConfigError, match=r"has 2 of them \(history, category_history\); name it"):
         make_objective(two, "lstm")
     assert make_objective(two, "lstm", columns={"tokens": "history"}).tables == {"words.weight": "history"}
+    with pytest.raises(ConfigError, match="word_std, the spread of the first word vectors, must be positive, got 0"):
+        make_objective(shop(), "lstm", word_std=0)
     none = fs.Clients.from_arrays({"item": [0, 1], "label": [0, 1]}, offsets=[0, 1, 2], ids=["item"], label="label")
     with pytest.raises(ConfigError, match="the data has only item, label"):
         make_objective(none, "lstm")

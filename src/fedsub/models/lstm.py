@@ -18,7 +18,7 @@ class LSTMClassifier(nn.Module):
     """Embedding [B, T, dim] → LSTM [B, T, hidden] → its state at the last token → one logit.
 
     The Sent140 model of Ding et al. (NeurIPS 2022): embedding 25, two layers of 100. Their initialisers are not
-    known; here embeddings start at N(0, 0.1²) and the rest as torch does, uniform within ±1/√hidden. Token 0
+    known; here embeddings start at N(0, ``word_std``²) and the rest as torch does, uniform within ±1/√hidden. Token 0
     is padding behind the real ones: it comes after the state that is read, so it has no effect. A sequence
     without tokens has the state 0.
     """
@@ -30,13 +30,14 @@ class LSTMClassifier(nn.Module):
         dim: int = 25,
         hidden: int = 100,
         layers: int = 2,
+        word_std: float = 0.1,
         tokens: str = "tokens",
         padded: bool = True,
     ):
         super().__init__()
         self.tokens, self.padded = tokens, padded
         self.words = nn.Embedding(words, dim)
-        nn.init.normal_(self.words.weight, std=0.1)
+        nn.init.normal_(self.words.weight, std=word_std)
         self.lstm = nn.LSTM(dim, hidden, layers, batch_first=True)
         self.out = nn.Linear(hidden, 1)
 
@@ -59,9 +60,12 @@ def lstm(
     dim: int = 25,
     hidden: int = 100,
     layers: int = 2,
+    word_std: float = 0.1,
     columns: Mapping[str, str] | None = None,
 ) -> Objective:
     """The objective of kind "lstm", on the one column of lists of ids; other columns are left out."""
+    if not 0 < word_std < float("inf"):
+        raise ConfigError(f"word_std, the spread of the first word vectors, must be positive, got {word_std}.")
     lists = [c.name for c in clients.columns.values() if c.space is not None and (c.ragged or c.values.ndim > 1)]
     roles = Roles(clients, "lstm", {"tokens": lists}, columns)
     if "tokens" not in roles.given and len(lists) != 1:
@@ -72,6 +76,8 @@ def lstm(
         )
     tokens = roles.ids("tokens", lists=True)
     space = clients.space_of(tokens)
-    module = LSTMClassifier(space.size, dim=dim, hidden=hidden, layers=layers, tokens=tokens, padded=space.padding)
+    module = LSTMClassifier(
+        space.size, dim=dim, hidden=hidden, layers=layers, word_std=word_std, tokens=tokens, padded=space.padding
+    )
     tables = {"words.weight": tokens}
     return Objective(module, Binary(label), tables, unused=other_ids(clients, tables))

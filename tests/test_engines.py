@@ -212,6 +212,10 @@ def methods() -> dict[str, fs.Method]:
         "replacement": fs.methods.sampled_heat(
             local_steps=3, batch_size=4, batches="replacement", replacement=True, **common
         ),
+        "adam": fs.methods.fedsubavg(solver="adam", local_epochs=1, batch_size=2, **common),
+        # Of eight clients' gradients one in ten is above the first norm, and nearly all above the second.
+        "few clipped": fs.methods.fedsubavg(clip_norm=1.25, local_steps=5, batch_size=4, **common),
+        "most clipped": fs.methods.fedsubavg(clip_norm=0.15, local_steps=5, batch_size=4, **common),
     }
 
 
@@ -328,6 +332,10 @@ SETTINGS = pytest.mark.parametrize(
         ("din", "short batches"),
         ("dropout_layernorm", "epochs"),
         ("narrow", "epochs"),
+        ("lr", "adam"),
+        ("din", "adam"),
+        ("lr", "few clipped"),
+        ("lr", "most clipped"),
     ],
 )
 

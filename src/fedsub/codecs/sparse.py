@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsub.codecs.base import Codec, Coded, Segments, check_share
+from fedsub.codecs.base import Codec, Coded, Segments, bit_bytes, check_share
 from fedsub.codecs.wire import Reader, encode_rows, raw, row_id_bytes
 from fedsub.core import Method
 from fedsub.errors import MethodError
@@ -31,13 +31,16 @@ class TopK(Codec):
 
     def compress(self, x: Segments) -> Coded:
         k = _how_many(x.sizes, self.share)
-        # The bits of |x| are ordered like |x|, and NaN comes out largest.
-        bits = np.abs(x.values).view(np.int32 if x.values.itemsize == 4 else np.int64)
-        at = _smallest(x, ~bits, k)
-        places = at - np.repeat(x.starts, k)
-        ids = row_id_bytes(np.concatenate([[0], np.cumsum(k)]), places, x.sizes)
-        size = np.where(k > 0, ids + k * x.values.itemsize, 0)
-        return Coded(_only(x.values, at), size, (places, x.values[at], x.sizes))
+        if np.array_equal(k, x.sizes):  # all of it, as of a single bias: the bitmap is shortest
+            places, values, sent, ids = np.arange(len(x.values)), x.values, x.values.copy(), 1 + bit_bytes(k)
+            places -= np.repeat(x.starts, k)
+        else:
+            # The bits of |x| are ordered like |x|, and NaN comes out largest.
+            bits = np.abs(x.values).view(np.int32 if x.values.itemsize == 4 else np.int64)
+            at = _smallest(x, ~bits, k)
+            places, values = at - np.repeat(x.starts, k), x.values[at]
+            sent, ids = _only(x.values, at, values), row_id_bytes(np.concatenate([[0], np.cumsum(k)]), places, x.sizes)
+        return Coded(sent, np.where(k > 0, ids + k * values.itemsize, 0), (places, values, x.sizes))
 
     def write(self, coded: Coded) -> bytes:
         places, values, sizes = coded.fields
@@ -79,7 +82,7 @@ class RandomK(Codec):
 
     def compress(self, x: Segments) -> Coded:
         k = _how_many(x.sizes, self.share)
-        at = _smallest(x, x.draws(), k)
+        at = self._places(x, k)
         values = x.values[at]
         if not self.feedback if self.scale is None else self.scale:
             values = values * np.repeat(x.sizes / np.maximum(k, 1), k).astype(values.dtype)
@@ -89,9 +92,12 @@ class RandomK(Codec):
         return raw(coded.fields[0])
 
     def read(self, reader: Reader, blank: Segments) -> np.ndarray:
-        at = _smallest(blank, blank.draws(), _how_many(blank.sizes, self.share))
+        at = self._places(blank, _how_many(blank.sizes, self.share))
         blank.values[at] = reader.take(blank.values.dtype, len(at))
         return blank.values
+
+    def _places(self, x: Segments, k: np.ndarray) -> np.ndarray:
+        return np.arange(len(x.values)) if np.array_equal(k, x.sizes) else _smallest(x, x.draws(), k)
 
 
 def _how_many(sizes: np.ndarray, share: float) -> np.ndarray:
@@ -99,16 +105,14 @@ def _how_many(sizes: np.ndarray, share: float) -> np.ndarray:
     return np.minimum(sizes, np.maximum(1, np.ceil(share * sizes * (1 - 1e-12)).astype(np.int64)))
 
 
-def _only(values: np.ndarray, at: np.ndarray, kept: np.ndarray | None = None) -> np.ndarray:
+def _only(values: np.ndarray, at: np.ndarray, kept: np.ndarray) -> np.ndarray:
     out = np.zeros_like(values)
-    out[at] = values[at] if kept is None else kept
+    out[at] = kept
     return out
 
 
 def _smallest(x: Segments, keys: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Where each client's k smallest keys are, ascending; of equal ones the first."""
-    if np.array_equal(k, x.sizes):
-        return np.arange(len(keys))
     bound = x.spread(_kth(x, keys, k))
     at = np.flatnonzero(keys <= bound)
     if len(at) == k.sum():

@@ -175,7 +175,13 @@ _AMAZON: dict[str, Any] = {
     "data": {"values": ["history_length"]},  # there with data.options.history = "released"
     "split": {"by": "column", "column": "holdout"},
 }
-_TAOBAO: dict[str, Any] = {**_DIN, "split": {"by": "random", "train": 0.8, "seed": 0}}  # it has no times
+# It has no times, and clients too small for the paper's batch of 32. The paper's rate of FedSubAvg and the released
+# code's clipping: rows of a single client get 487 times their update, and at a norm of 5 nothing is learned.
+_TAOBAO: dict[str, Any] = {
+    **_DIN,
+    "train": {**_DIN["train"], "lr": 0.3, "clip_norm": 0.1},
+    "split": {"by": "random", "train": 0.8, "seed": 0},
+}
 # The paper's batch of 32, and the released code's clipping at 0.1.
 _ALIBABA: dict[str, Any] = {
     **_AMAZON,

@@ -54,7 +54,7 @@ def test_every_study_has_its_files_for_real_data_and_twin(study):
 def test_the_twin_brings_its_own_split_and_batches():
     real = studies.experiment("table2_alibaba_stated", "taobao-cart-buy", None, None, {})
     twin = studies.experiment("table2_alibaba_stated", "alibaba-like", None, 0.1, {})
-    assert (real.config.split.by, real.config.train.batch_size, real.config.train.clip_norm) == ("random", 4, 5.0)
+    assert (real.config.split.by, real.config.train.batch_size, real.config.train.clip_norm) == ("random", 4, 0.1)
     assert (twin.config.split.by, twin.config.train.batch_size, twin.config.train.clip_norm) == ("column", 32, 0.1)
     assert twin.config.data.scale == 0.1
 

@@ -1,6 +1,6 @@
 """The runs of an experiment: trained side by side, kept by configuration, read back if they were trained before.
 
-    OUT/runs/<task>/<method>-seed<seed>-<digest>/     a run directory with checkpoints
+    OUT/runs/<task>/<method>-seed<seed>-<digest>/     a run directory, with checkpoints until it has finished
     OUT/runs/<task>/<method>-seed<seed>-<digest>.json its record, written last
     OUT/search/<task>-<digest>/                       the search of the tuned protocol
 
@@ -151,7 +151,7 @@ def _bench(loaded: Loaded, folder: Path) -> Bench:
         "dropout": run.dropout, "on_bad_update": run.on_bad_update, "checkpoint_every": run.checkpoint_every,
         "settings": _settings(experiment, loaded.train),
     }  # fmt: skip
-    return Bench(Model(experiment, loaded.train), loaded.train, splits, options, folder, keep=True)
+    return Bench(Model(experiment, loaded.train), loaded.train, splits, options, folder, keep=True, checkpoints=False)
 
 
 def _comparison(

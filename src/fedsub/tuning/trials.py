@@ -9,6 +9,7 @@ data, evaluation. So a search that goes on, or is widened, finds what was traine
 from __future__ import annotations
 
 import math
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from fedsub.errors import CheckpointError, DataError, RunError
 from fedsub.files import JsonLines, dump, write_atomic
 from fedsub.objective import Objective
 from fedsub.result import Target, better
+from fedsub.rundir import RunDir
 from fedsub.running import Interrupted, run, run_config
 
 FORMAT, VERSION = "fedsub-trial", 1
@@ -33,7 +35,8 @@ FORMAT, VERSION = "fedsub-trial", 1
 class Bench:
     """What all trials of a phase share; sent once to every worker process.
 
-    ``options`` go to `run`. ``folder`` holds the records; with ``keep`` also a run directory for each.
+    ``options`` go to `run`. ``folder`` holds the records; with ``keep`` also a run directory for each. Unless
+    ``checkpoints`` it loses its checkpoints once it has finished: with state at clients they can take gigabytes.
     """
 
     objective: Objective | Callable[[int], Objective]
@@ -42,6 +45,7 @@ class Bench:
     options: Mapping[str, Any]
     folder: Path | None = None
     keep: bool = False
+    checkpoints: bool = True
 
     def objective_of(self, seed: int) -> Objective:
         return self.objective if isinstance(self.objective, Objective) else self.objective(seed)
@@ -144,6 +148,8 @@ def perform(bench: Bench, job: Job) -> Trial:
     if file is not None:
         content = {"format": FORMAT, "version": VERSION, "id": job.id, "method": job.label}
         write_atomic(file, dump({**content, "settings": job.method.describe(), **vars(trial)}))
+    if out is not None and trial.failure is None and not bench.checkpoints:
+        shutil.rmtree(RunDir(out).checkpoints, ignore_errors=True)
     return trial
 
 

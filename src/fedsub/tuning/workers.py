@@ -48,12 +48,15 @@ class Crew(AbstractContextManager):
         if self._said is not None:
             self._said.put(None)
         processes = list((getattr(self._pool, "_processes", None) or {}).values())
+        manager = getattr(self._pool, "_executor_manager_thread", None)
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
         if kind is not None:  # Ctrl-C, or an error: what is being trained is trained again on resume
             for process in processes:
                 process.terminate()
             for process in processes:
                 process.join(10)
+            if manager is not None:  # else it may close its pipe just when Python, at its end, writes to it
+                manager.join(10)
 
     def perform(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Trial]]:
         """The trials as they are finished."""

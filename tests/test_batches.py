@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedsub as fs
 from fedsub.batches import draw
-from fedsub.core import Cohort
+from fedsub.groups import Cohort
 
 
 def owners(sizes) -> fs.Clients:

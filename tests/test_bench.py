@@ -14,8 +14,8 @@ from fedsub.bench import growth, mixture, zoo
 from fedsub.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
 from fedsub.bench.timing import interleave
 from fedsub.bench.workloads import WORKLOADS, Workload, sentences
-from fedsub.core import Cohort
 from fedsub.errors import ConfigError
+from fedsub.groups import Cohort
 from fedsub.twins import TWINS
 
 SMALL = {

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from fedsub.codecs import Codec, ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 from fedsub.codecs.wire import decode_rows, encode_rows, row_id_bytes, rows_size
-from fedsub.core import Group, Message, Total, Tree, Work
+from fedsub.core import Message, Total, Work
 from fedsub.errors import DataError, MethodError
+from fedsub.groups import Group
+from fedsub.trees import Tree
 
 CODECS: list[Codec] = [
     Sign(), ErrorFeedbackSign(), TopK(0.3), TopK(0.02, feedback=False), RandomK(0.3), RandomK(0.1, feedback=False),

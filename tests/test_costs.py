@@ -19,9 +19,9 @@ from fedsub import costs
 from fedsub.batches import draw
 from fedsub.cli import app
 from fedsub.comparing import Comparison
-from fedsub.core import Cohort
 from fedsub.costs.estimate import samples_trained
 from fedsub.errors import CheckpointError, ConfigError
+from fedsub.groups import Cohort
 from fedsub.problem import Problem
 from fedsub.report import csv_rows, png, text_table, time_plot, write_report
 from fedsub.report import words as w

@@ -17,8 +17,8 @@ from worlds import bag, click_data, equal, item_data, trainer_for
 import fedsub as fs
 from fedsub.aggregate import CohortRows, Sum
 from fedsub.batches import draw
-from fedsub.core import Cohort
 from fedsub.errors import MethodError
+from fedsub.groups import Cohort
 from fedsub.heat import row_heat, weighted_heat
 from fedsub.problem import Problem
 

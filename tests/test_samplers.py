@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsub as fs
-from fedsub.core import Cohort
 from fedsub.errors import MethodError
+from fedsub.groups import Cohort
 
 
 def select(sampler, number: int, population: int, seed: int) -> Cohort:

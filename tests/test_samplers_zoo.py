@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from fedsub import rng
-from fedsub.core import Cohort, Sampler, describe
+from fedsub.core import Sampler
+from fedsub.described import describe
 from fedsub.errors import MethodError
+from fedsub.groups import Cohort
 from fedsub.sampling import (
     UCB,
     Available,

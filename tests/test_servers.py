@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.servers import Adagrad, Adam, Add, FrequencyAware, ScaffoldHistory, TorchOptimiser, Yogi
 from fedsub.servers.base import Gaps
 from fedsub.servers.fading import fading, usable
+from fedsub.trees import Tree
 
 DOUBLE = torch.float64
 OPTIMISERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {

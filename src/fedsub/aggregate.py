@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Cohort, Total, Tree, add_rows
+from fedsub.core import Total
 from fedsub.data.clients import Space
+from fedsub.groups import Cohort
 from fedsub.problem import Problem
+from fedsub.trees import Tree, add_rows
 
 
 @dataclass(frozen=True)

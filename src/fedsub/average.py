@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 
 from fedsub.batches import check_number
-from fedsub.core import Total, Tree
+from fedsub.core import Total
 from fedsub.errors import MethodError, nearest
 from fedsub.heat import row_heat, weighted_heat
 from fedsub.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.problem import Problem
+from fedsub.trees import Tree
 
 WEIGHTINGS = ("clients", "samples")
 

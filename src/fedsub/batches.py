@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from fedsub import rng
-from fedsub.core import Cohort, Local
+from fedsub.core import Local
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
+from fedsub.groups import Cohort
 
 ORDERS = ("shuffled", "ordered", "replacement")
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree, take_rows
 from fedsub.data.clients import Space
 from fedsub.data.renumber import concatenated
 from fedsub.problem import Problem
+from fedsub.trees import Tree, take_rows
 
 MAPPED_FROM = 1 << 30  # bytes from which a slot lives in a file instead of in memory
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Group, Stretches, Tree
+from fedsub.groups import Group, Stretches
+from fedsub.trees import Tree
 
 FEW = 4  # where fewer than one client in so many is clipped, the others' values are not touched
 

@@ -1,4 +1,4 @@
-"""The vocabulary: trees, groups of clients, and the slots that make a method.
+"""The vocabulary: the slots that make a method.
 
 A method is a handful of orthogonal choices:
 
@@ -14,9 +14,8 @@ The only operation across clients is a sum of named tensors (`fedsub.aggregate`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -24,139 +23,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub import rng
+from fedsub.described import describe
 from fedsub.errors import MethodError
+from fedsub.groups import Cohort, Group
+from fedsub.trees import Tree
 
 if TYPE_CHECKING:
     from fedsub.clientstate import ClientState
     from fedsub.problem import Problem
-
-Tree = dict[str, Tensor]  # names as in module.named_parameters()
-
-
-def take_rows(table: Tensor, rows: Tensor) -> Tensor:
-    """A copy of some rows of a table."""
-    if table.ndim == 2 and table.shape[1] == 1:  # torch handles a vector in a tight loop, rows one call each
-        return table.view(-1).index_select(0, rows).view(-1, 1)
-    return table.index_select(0, rows)
-
-
-def add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Add values to some rows of a table, in order; a row may occur more than once."""
-    if table.ndim == 2 and table.shape[1] == 1:
-        table, values = table.view(-1), values.reshape(-1)
-        if rows.dtype == torch.int64:  # the same sums in the same order, in half the time
-            table.scatter_add_(0, rows, values)
-            return
-    table.index_add_(0, rows, values)
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """Who takes part in a round, in a fixed order. A client drawn twice has repeats 0 and 1."""
-
-    clients: np.ndarray  # int64 [K]
-    repeats: np.ndarray  # int64 [K]
-
-    @classmethod
-    def of(cls, clients: np.ndarray, *, may_repeat: bool = False) -> Cohort:
-        repeats = np.zeros(len(clients), np.int64)
-        if may_repeat:
-            seen: dict[int, int] = {}
-            for k, c in enumerate(clients.tolist()):
-                repeats[k] = seen.get(c, 0)
-                seen[c] = seen.get(c, 0) + 1
-        return cls(clients, repeats)
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
-    def words(self, *parts: int) -> np.ndarray:
-        """One random word per client: a function of ``parts`` and the client, not of who else takes part."""
-        words = rng.key(*parts, self.clients)
-        again = self.repeats > 0
-        if again.any():
-            words[again] = rng.key(words[again].view(np.int64), self.repeats[again])
-        return words
-
-    def take(self, which: np.ndarray) -> Cohort:
-        return Cohort(self.clients[which], self.repeats[which])
-
-
-@dataclass(frozen=True)
-class Stretches:
-    """The rows of each client in a table of many, for numpy: it is several times as fast on short arrays as torch."""
-
-    lengths: np.ndarray  # int64 [c]
-    starts: np.ndarray  # int64 [c]
-    filled: bool  # whether every client has rows: np.add.reduceat knows no empty stretch
-
-    def of(self, k: int) -> slice:
-        """The rows of client k."""
-        start = self.starts[k]
-        return slice(start, start + self.lengths[k])
-
-
-@dataclass(frozen=True)
-class Group:
-    """Clients whose local work is done by the same tensor operations.
-
-    A serial engine works on one client (``stacked`` False): tables are [|S(i)|, d] and dense parameters
-    have their own shape. A batched engine stacks c clients: their rows lie one behind the other in one
-    table [Σ|S(i)|, d], dense parameters are [c, …]. Elementwise code serves both; what differs by client
-    goes through `spread`, and what reduces over one client's values through `total`.
-    """
-
-    count: int
-    stacked: bool
-    counts: dict[str, Tensor] = field(default_factory=dict)  # table -> rows of each client, int64 [c]
-    _owners: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    _stretches: dict[str, Stretches] = field(default_factory=dict, repr=False)
-
-    def owners(self, name: str) -> Tensor:
-        """The position in the group of each row's client, [rows]; made when first asked for."""
-        if name not in self._owners:
-            counts = self.counts[name]
-            self._owners[name] = torch.repeat_interleave(torch.arange(self.count, device=counts.device), counts)
-        return self._owners[name]
-
-    def spread(self, values: Tensor, name: str, like: Tensor) -> Tensor:
-        """One number per client, [c], shaped to multiply the parameter ``name``."""
-        if not self.stacked:
-            return values[0]
-        if name in self.counts:
-            stretches = self.stretches
-            if stretches is None:
-                values = values.index_select(0, self.owners(name))
-            else:
-                values = torch.from_numpy(np.repeat(values.numpy(), stretches[name].lengths))
-        return values.reshape(-1, *[1] * (like.ndim - 1))
-
-    @property
-    def stretches(self) -> dict[str, Stretches] | None:
-        """Where each client's rows of every table lie, for numpy; None where it cannot be used."""
-        if torch.compiler.is_compiling():
-            return None
-        if not self._stretches:
-            if not self.stacked or any(counts.device.type != "cpu" for counts in self.counts.values()):
-                return None
-            for name, counts in self.counts.items():
-                lengths = counts.numpy()
-                self._stretches[name] = Stretches(lengths, np.cumsum(lengths) - lengths, bool(lengths.all()))
-        return self._stretches
-
-    def total(self, name: str, values: Tensor) -> Tensor:
-        """Sum of one client's values of a parameter, per client, [c]."""
-        if not self.stacked:
-            return values.sum().reshape(1)
-        if name in self.counts:
-            flat = values.reshape(len(values), -1)
-            flat = flat.reshape(-1) if flat.shape[1] == 1 else flat.sum(1)
-            stretches = self.stretches
-            if stretches is not None and stretches[name].filled:
-                return torch.from_numpy(np.add.reduceat(flat.numpy(), stretches[name].starts))
-            return torch.zeros(self.count, dtype=flat.dtype, device=flat.device).index_add_(0, self.owners(name), flat)
-        return values.reshape(self.count, -1).sum(1)
 
 
 @dataclass
@@ -465,27 +339,3 @@ class Method(Algorithm):
         from fedsub.rounds import prepare
 
         return prepare(self, problem, params, options)
-
-
-def describe(value: Any) -> Any:
-    """A value as plain JSON: the fields of a dataclass, a digest of an array, the name of a function."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"type": type(value).__name__} | {
-            f.name: describe(getattr(value, f.name)) for f in fields(value) if f.repr
-        }
-    if isinstance(value, partial):
-        return {"type": "partial"} | {key: describe(getattr(value, key)) for key in ("func", "args", "keywords")}
-    if isinstance(value, Tensor | np.ndarray):
-        raw = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-        import hashlib
-
-        return f"array {raw.shape} {hashlib.blake2b(raw.tobytes(), digest_size=8).hexdigest()}"
-    if isinstance(value, dict):
-        return {str(k): describe(v) for k, v in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [describe(v) for v in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -11,18 +11,20 @@ from torch import Tensor
 
 from fedsub.aggregate import CohortRows
 from fedsub.batches import draw
-from fedsub.core import Cohort, Message, Method, Part, Tree, Work
+from fedsub.core import Message, Method, Part, Work
 from fedsub.data.clients import Clients
 from fedsub.engines.base import Job
 from fedsub.engines.serial import Serial
 from fedsub.engines.setup import choose
 from fedsub.errors import MethodError
+from fedsub.groups import Cohort
 from fedsub.local import SGD
 from fedsub.objective import Objective
 from fedsub.parts import Prox
 from fedsub.problem import Problem
 from fedsub.running import one_thread, same_random_state
 from fedsub.state import State
+from fedsub.trees import Tree
 
 
 def inexactness(

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fedsub import metrics, rng
-from fedsub.core import Tree
 from fedsub.data.clients import Clients, Space
 from fedsub.engines.base import columns_to, template
 from fedsub.errors import ConfigError, nearest
@@ -19,6 +18,7 @@ from fedsub.heat import deciles, row_heat
 from fedsub.losses import Binary, CrossEntropy, HalfCrossEntropy, Squared
 from fedsub.personal import PersonalModel, Predictor
 from fedsub.problem import Problem
+from fedsub.trees import Tree
 
 BATCH = 1024  # modest batches stay in the cache
 

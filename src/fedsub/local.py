@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fedsub.batches import check_local, check_number
 from fedsub.clipping import clip
-from fedsub.core import Tree, Work
+from fedsub.core import Work
 from fedsub.errors import MethodError
 from fedsub.patterns import Groups, check_groups, matching, setting
 from fedsub.schedules import Schedule
+from fedsub.trees import Tree
 
 # Adam's tensors are as long as a multiple of this: torch rounds values that do not fill a vector register unlike the
 # rest, and a client's result must not depend on where in a tensor it stands.

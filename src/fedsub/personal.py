@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedsub.clientstate import ClientState
-from fedsub.core import Tree, take_rows
 from fedsub.data.clients import Clients, Space
 from fedsub.engines.base import Filled, columns_to, template
 from fedsub.engines.recurrent import NotBatchable
@@ -26,6 +25,7 @@ from fedsub.engines.rewrite import Rewrite
 from fedsub.errors import ConfigError, MethodError
 from fedsub.losses import Batch
 from fedsub.problem import Problem
+from fedsub.trees import Tree, take_rows
 
 if TYPE_CHECKING:
     from fedsub.evaluate import Evaluate

@@ -10,8 +10,9 @@ import torch
 
 from fedsub.aggregate import CohortRows, SpaceRows
 from fedsub.batches import draw
-from fedsub.core import Cohort, Method
+from fedsub.core import Method
 from fedsub.engines.base import Filled, columns_to, template
+from fedsub.groups import Cohort
 from fedsub.problem import Problem
 
 ANSWER = 4  # bytes: one number

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedsub.core import Tree
 from fedsub.data.clients import Clients, Space
 from fedsub.errors import ObjectiveError, nearest
 from fedsub.losses import Binary, CrossEntropy, HalfCrossEntropy
 from fedsub.objective import Objective
+from fedsub.trees import Tree
 
 if TYPE_CHECKING:
     from fedsub.core import Method

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import nn
 
-from fedsub.core import Tree
 from fedsub.engines.base import template
 from fedsub.errors import ConfigError
 from fedsub.problem import Problem
+from fedsub.trees import Tree
 
 _OPS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 HIGHER_IS_BETTER = ("accuracy", "auc")

@@ -11,16 +11,18 @@ import torch
 from fedsub import rng
 from fedsub.aggregate import CohortRows, SpaceRows, Sum
 from fedsub.batches import draw
-from fedsub.core import Cohort, Method, Options, Prepared, Tree
+from fedsub.core import Method, Options, Prepared
 from fedsub.engines.base import Delivery, Job
 from fedsub.engines.setup import choose
 from fedsub.errors import NoUsableClient
+from fedsub.groups import Cohort
 from fedsub.parts import Personal
 from fedsub.patterns import check_patterns
 from fedsub.personal import PersonalModel
 from fedsub.probing import Prober
 from fedsub.problem import Problem
 from fedsub.state import State
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from fedsub.callbacks import Callback
-from fedsub.core import Algorithm, Options, Tree, describe
+from fedsub.core import Algorithm, Options
 from fedsub.data.clients import Clients
+from fedsub.described import describe
 from fedsub.errors import CheckpointError, ConfigError, DataError, nearest
 from fedsub.evaluate import Evaluate, Evaluator
 from fedsub.files import JsonLines, dump
@@ -24,6 +25,7 @@ from fedsub.objective import Objective
 from fedsub.problem import Problem
 from fedsub.result import Result, Target
 from fedsub.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
+from fedsub.trees import Tree
 
 __all__ = ["Interrupted", "deferred_interrupt", "finished_result", "one_thread", "peak_memory", "run", "run_config"]
 

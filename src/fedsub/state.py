@@ -15,10 +15,12 @@ from torch import Tensor
 
 from fedsub.aggregate import SpaceRows
 from fedsub.clientstate import ClientState, Moved
-from fedsub.core import Cohort, Method, Tree
+from fedsub.core import Method
 from fedsub.engines.base import Delivery
 from fedsub.errors import CheckpointError
+from fedsub.groups import Cohort
 from fedsub.problem import Problem
+from fedsub.trees import Tree
 
 
 class State:

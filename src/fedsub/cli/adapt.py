@@ -13,9 +13,10 @@ from fedsub.config import merge, parse
 from fedsub.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from fedsub.core import Method, Tree
+    from fedsub.core import Method
     from fedsub.data import Clients
     from fedsub.objective import Objective
+    from fedsub.trees import Tree
 
 METRICS = {
     "loss": "loss",

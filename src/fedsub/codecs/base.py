@@ -15,8 +15,10 @@ from torch import Tensor
 from fedsub import rng
 from fedsub.batches import check_number
 from fedsub.codecs.wire import Reader, raw
-from fedsub.core import Group, Message, Method, Part, Tree, Work
+from fedsub.core import Message, Method, Part, Work
 from fedsub.errors import DataError, MethodError
+from fedsub.groups import Group
+from fedsub.trees import Tree
 
 _BLOCK = 1 << 15  # values hashed at a time: what the mixer makes on the way stays in the cache
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from fedsub.codecs.base import Codec, Coded, Segments, bit_bytes
 from fedsub.codecs.wire import Reader, raw
-from fedsub.core import Method, Total, Tree
+from fedsub.core import Method, Total
 from fedsub.errors import MethodError
+from fedsub.trees import Tree
 
 _TOP_BIT = np.uint64(63)
 

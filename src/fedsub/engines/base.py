@@ -19,10 +19,12 @@ from fedsub import rng
 from fedsub.aggregate import SpaceRows
 from fedsub.batches import Batches
 from fedsub.clientstate import ClientState
-from fedsub.core import Cohort, Group, Message, Method, Tree, Work, take_rows
+from fedsub.core import Message, Method, Work
 from fedsub.errors import ObjectiveError
+from fedsub.groups import Cohort, Group
 from fedsub.losses import Batch
 from fedsub.problem import Problem
+from fedsub.trees import Tree, take_rows
 
 T = TypeVar("T")
 R = TypeVar("R")

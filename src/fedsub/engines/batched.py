@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsub.aggregate import places_of
-from fedsub.core import Group, Message, Tree, Work, take_rows
+from fedsub.core import Message, Work
 from fedsub.engines.base import (
     Delivery,
     Job,
@@ -35,7 +35,9 @@ from fedsub.engines.base import (
 )
 from fedsub.engines.compiled import CompiledSteps
 from fedsub.engines.trace import Traced, trace
+from fedsub.groups import Group
 from fedsub.problem import Problem
+from fedsub.trees import Tree, take_rows
 
 # What the operations of one step may write in all before the chunk falls out of the last-level cache (measured).
 CACHE_BYTES = 52_000_000

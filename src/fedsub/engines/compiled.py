@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsub.core import Group, Method, Part, Tree, Work
+from fedsub.core import Method, Part, Work
 from fedsub.engines.trace import Traced
+from fedsub.groups import Group
+from fedsub.trees import Tree
 
 # Compile time grows with the number of operations; unrolling a few steps of a small model removes most of
 # the cost of calling compiled code.

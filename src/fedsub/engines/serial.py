@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedsub.aggregate import places_of
-from fedsub.core import Group, Message, Tree, take_rows
+from fedsub.core import Message
 from fedsub.engines.base import (
     Delivery,
     Filled,
@@ -25,7 +25,9 @@ from fedsub.engines.base import (
     template,
 )
 from fedsub.engines.rewrite import Rewrite
+from fedsub.groups import Group
 from fedsub.problem import Problem
+from fedsub.trees import Tree, take_rows
 
 
 class Serial:

@@ -11,7 +11,7 @@ import torch
 
 from fedsub.aggregate import CohortRows
 from fedsub.batches import Batches, draw
-from fedsub.core import Cohort, Method, Tree
+from fedsub.core import Method
 from fedsub.engines.base import Delivery, Filled, Job, Plan, columns_to, template
 from fedsub.engines.batched import Batched
 from fedsub.engines.compiled import impure
@@ -19,8 +19,10 @@ from fedsub.engines.probe import Usage, probe
 from fedsub.engines.recurrent import NotBatchable
 from fedsub.engines.serial import Serial, submodel
 from fedsub.errors import ConfigError, ObjectiveError
+from fedsub.groups import Cohort
 from fedsub.local import Adam
 from fedsub.problem import Problem
+from fedsub.trees import Tree
 
 ENGINES = ("auto", "batched", "serial")
 _SMALL = 20_000_000  # values of a table that may be copied for a check

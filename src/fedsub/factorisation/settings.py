@@ -8,9 +8,10 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from fedsub.batches import check_number
-from fedsub.core import Algorithm, Options, Prepared, Tree
+from fedsub.core import Algorithm, Options, Prepared
 from fedsub.errors import MethodError
 from fedsub.factorisation.projections import Projection
+from fedsub.trees import Tree
 
 if TYPE_CHECKING:
     from fedsub.problem import Problem

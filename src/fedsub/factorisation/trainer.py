@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsub.clientstate import ClientState, Moved
-from fedsub.core import Options, Prepared, Tree
+from fedsub.core import Options, Prepared
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError, NoUsableClient
 from fedsub.factorisation.measures import measure
@@ -24,6 +24,7 @@ from fedsub.personal import PersonalModel
 from fedsub.problem import Problem
 from fedsub.rounds import RoundReport
 from fedsub.state import put_back
+from fedsub.trees import Tree
 
 TABLE, SLOT, NUMBER = "items.weight", "personal", 4  # NUMBER: bytes of a step size on the wire
 

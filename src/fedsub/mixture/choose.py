@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from fedsub.clientstate import ClientState
-from fedsub.core import Options, Tree
+from fedsub.core import Options
 from fedsub.data.clients import Clients
 from fedsub.errors import CheckpointError, ConfigError, MethodError, nearest
 from fedsub.evaluate import Evaluate, Evaluator
@@ -42,6 +42,7 @@ from fedsub.problem import Problem
 from fedsub.result import better
 from fedsub.rundir import RunDir
 from fedsub.running import one_thread, run_config
+from fedsub.trees import Tree
 
 
 class Watcher:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.mixture import constants as theory
 from fedsub.mixture.constants import Constants
@@ -23,6 +22,7 @@ from fedsub.mixture.solver import (
     new_state,
     toss,
 )
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from fedsub import rng
-from fedsub.core import Tree
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import Functions, copy, norms
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

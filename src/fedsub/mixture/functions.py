@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from fedsub.core import Tree, add_rows, take_rows
+from fedsub.trees import Tree, add_rows, take_rows
 
 
 class Rows(NamedTuple):

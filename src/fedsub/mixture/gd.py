@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.mixture import constants as theory
 from fedsub.mixture.coin import Coin
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import Functions, add, assign
 from fedsub.mixture.solver import Solver, State, Step, check_positive, new_state
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True, kw_only=True)

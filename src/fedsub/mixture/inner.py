@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedsub.core import Tree
 from fedsub.mixture.constants import Constants, inner_condition, momentum
 from fedsub.mixture.functions import Functions, norms
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

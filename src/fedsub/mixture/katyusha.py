@@ -12,13 +12,13 @@ from typing import ClassVar
 import numpy as np
 
 from fedsub import rng
-from fedsub.core import Tree
 from fedsub.errors import MethodError, nearest
 from fedsub.mixture import constants as theory
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import Functions, add, assign
 from fedsub.mixture.gd import pull_to_mean
 from fedsub.mixture.solver import Solver, State, Step, check_coin, check_lam, draw_terms, new_state, toss
+from fedsub.trees import Tree
 
 REFRESHES = ("communication", "computation")
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree, take_rows
 from fedsub.heat import row_heat
 from fedsub.problem import Problem
+from fedsub.trees import Tree, take_rows
 
 
 class Layout:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree, take_rows
 from fedsub.data.renumber import concatenated, distinct
 from fedsub.errors import MethodError
 from fedsub.mixture.functions import Rows
 from fedsub.servers.base import put_rows
+from fedsub.trees import Tree, take_rows
 
 if TYPE_CHECKING:
     from fedsub.mixture.modules import ModuleFunctions

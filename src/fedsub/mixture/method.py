@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsub.core import Algorithm, Options, Prepared, Tree
+from fedsub.core import Algorithm, Options, Prepared
 from fedsub.engines.setup import choose
 from fedsub.errors import ConfigError, MethodError
 from fedsub.mixture import SOLVERS
@@ -23,6 +23,7 @@ from fedsub.mixture.modules import ModuleFunctions
 from fedsub.mixture.solver import Solver
 from fedsub.mixture.trainer import MixtureTrainer
 from fedsub.problem import Problem
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree
 from fedsub.engines.base import Filled, Plan, columns_to, template
 from fedsub.engines.batched import CACHE_BYTES
 from fedsub.engines.trace import Traced, trace
 from fedsub.mixture.layout import Layout
 from fedsub.mixture.memory import TermMemory
 from fedsub.problem import Problem
+from fedsub.trees import Tree
 
 WIDE = 32  # samples of a client at one place, for full gradients
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import Functions, WithValue, add, copy, minus, root_mean_square
 from fedsub.mixture.reach import Closely, Reached
 from fedsub.mixture.solver import check_lam
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fedsub.core import Tree
 from fedsub.mixture import constants as theory
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import Functions, WithProx, add, root_mean_square
 from fedsub.mixture.inner import Solved, local_prox
 from fedsub.mixture.solver import Solver, State, Step, check_lam, check_positive, new_state
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree
 from fedsub.errors import DataError
 from fedsub.mixture.constants import Constants
+from fedsub.trees import Tree
 
 
 class Quadratics:

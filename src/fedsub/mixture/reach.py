@@ -9,13 +9,13 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from fedsub.core import Tree
 from fedsub.errors import MethodError, NoUsableClient
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import Functions, WithProx, add, assign, copy, root_mean_square
 from fedsub.mixture.inner import local_prox
 from fedsub.mixture.proximal import APGD1, APGD2
 from fedsub.mixture.solver import Solver, State, Step, draw_terms, new_state
+from fedsub.trees import Tree
 
 Watch = Callable[[float, int, float], None]  # lam, iteration, optimality residual (nan: not looked at)
 

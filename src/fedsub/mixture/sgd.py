@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsub.core import Tree
 from fedsub.mixture import constants as theory
 from fedsub.mixture.coin import Coin
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import Functions, add, add_scaled, assign
 from fedsub.mixture.gd import L2GD, L2GDPlus, pull_to_mean
 from fedsub.mixture.solver import State
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from fedsub import rng
-from fedsub.core import Tree
 from fedsub.errors import CheckpointError, MethodError
 from fedsub.mixture.constants import Constants
 from fedsub.mixture.functions import Functions, Memory, assign, copy, zeros_like
+from fedsub.trees import Tree
 
 COUNTERS = ("iterations", "communications", "gradients", "proxes")
 

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor
 
 from fedsub.clientstate import ClientState
-from fedsub.core import Tree
 from fedsub.data.clients import Clients
 from fedsub.errors import NoUsableClient
 from fedsub.mixture.constants import Constants
@@ -21,6 +20,7 @@ from fedsub.mixture.solver import State as SolverState
 from fedsub.personal import PersonalModel
 from fedsub.rounds import RoundReport
 from fedsub.state import put_back
+from fedsub.trees import Tree
 
 NOBODY = np.zeros(0, np.int64)
 

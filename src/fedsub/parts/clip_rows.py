@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedsub.batches import check_number
-from fedsub.core import Method, Part, Total, Tree
+from fedsub.core import Method, Part, Total
 from fedsub.errors import MethodError
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

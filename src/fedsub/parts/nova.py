@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedsub.core import Message, Method, Part, Total, Tree, Work
+from fedsub.core import Message, Method, Part, Total, Work
 from fedsub.errors import MethodError
 from fedsub.parts.prox import Prox
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

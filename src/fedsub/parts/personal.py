@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedsub import rng
 from fedsub.clientstate import ClientState
-from fedsub.core import Message, Method, Part, Tree, Work
+from fedsub.core import Message, Method, Part, Work
 from fedsub.errors import MethodError
+from fedsub.trees import Tree
 
 LAST = "last"  # the parameters of the module's last layer
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 
 from fedsub.batches import check_number
-from fedsub.core import Method, Part, Tree, Work
+from fedsub.core import Method, Part, Work
 from fedsub.errors import MethodError
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsub.batches import check_number
-from fedsub.core import Message, Method, Part, Total, Tree, Work, add_rows
+from fedsub.core import Message, Method, Part, Total, Work
 from fedsub.errors import MethodError
+from fedsub.trees import Tree, add_rows
 
 
 @dataclass(frozen=True)

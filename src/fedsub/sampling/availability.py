@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedsub import rng
-from fedsub.core import Cohort, Probe, Sampler
+from fedsub.core import Probe, Sampler
 from fedsub.errors import MethodError
+from fedsub.groups import Cohort
 from fedsub.sampling.base import BoundSampler, check_count, check_share
 
 

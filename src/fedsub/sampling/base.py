@@ -6,8 +6,9 @@ import numpy as np
 
 from fedsub import rng
 from fedsub.batches import check_number
-from fedsub.core import Cohort, Probe
+from fedsub.core import Probe
 from fedsub.errors import MethodError
+from fedsub.groups import Cohort
 
 
 class BoundSampler:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsub.core import Cohort, Probe
+from fedsub.core import Probe
 from fedsub.errors import MethodError, nearest
+from fedsub.groups import Cohort
 from fedsub.sampling.base import BoundSampler, by_size, check_count, largest
 
 VARIANTS = ("pow", "cpow", "rpow")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsub import rng
-from fedsub.core import Cohort, Probe
+from fedsub.core import Probe
+from fedsub.groups import Cohort
 from fedsub.sampling.base import BoundSampler, by_size, check_count, check_switch
 
 

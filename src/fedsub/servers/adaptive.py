@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree
 from fedsub.patterns import Groups
 from fedsub.servers.base import Gaps, RowServer, by_row, check_decay, check_flag, check_positive
 from fedsub.servers.fading import fading, usable
+from fedsub.trees import Tree
 
 
 class Adaptive(RowServer):

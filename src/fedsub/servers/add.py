@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedsub.core import Tree
 from fedsub.patterns import Groups
 from fedsub.servers.base import Gaps, RowServer, check_decay, check_flag
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

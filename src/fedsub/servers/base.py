@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from fedsub.batches import check_number
-from fedsub.core import Tree, add_rows, take_rows
 from fedsub.errors import MethodError
 from fedsub.patterns import Groups, check_groups, check_patterns, setting
+from fedsub.trees import Tree, add_rows, take_rows
 
 CHUNK = 1 << 18  # elements of a table that catch up at once: all rows of a large one would take much memory
 
@@ -144,7 +144,7 @@ class RowServer:
 def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
     """Replace some rows of a table."""
     rows = rows.long()
-    if table.numel() == len(table):  # as in core.take_rows
+    if table.numel() == len(table):  # as in trees.take_rows
         table.view(-1).scatter_(0, rows, values.reshape(-1))
     else:
         table.index_copy_(0, rows, values)

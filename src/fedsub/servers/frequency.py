@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedsub.batches import check_number
-from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.patterns import Groups
 from fedsub.servers.base import RowServer, by_row
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

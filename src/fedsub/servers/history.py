@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedsub.batches import check_number
-from fedsub.core import Tree
 from fedsub.errors import MethodError
 from fedsub.patterns import Groups
 from fedsub.servers.base import Gaps, RowServer, check_flag
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsub.core import Tree, add_rows, take_rows
 from fedsub.errors import MethodError
 from fedsub.servers.base import check_flag, put_rows
+from fedsub.trees import Tree, add_rows, take_rows
 
 MANY_ROWS = 1_000_000
 

@@ -1,0 +1,25 @@
+"""A model as named tensors, and copies of and sums into some rows of its tables."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]  # names as in module.named_parameters()
+
+
+def take_rows(table: Tensor, rows: Tensor) -> Tensor:
+    """A copy of some rows of a table."""
+    if table.ndim == 2 and table.shape[1] == 1:  # torch handles a vector in a tight loop, rows one call each
+        return table.view(-1).index_select(0, rows).view(-1, 1)
+    return table.index_select(0, rows)
+
+
+def add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Add values to some rows of a table, in order; a row may occur more than once."""
+    if table.ndim == 2 and table.shape[1] == 1:
+        table, values = table.view(-1), values.reshape(-1)
+        if rows.dtype == torch.int64:  # the same sums in the same order, in half the time
+            table.scatter_add_(0, rows, values)
+            return
+    table.index_add_(0, rows, values)

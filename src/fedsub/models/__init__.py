@@ -57,7 +57,7 @@ def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: flo
     ``kind``      options (defaults)
     lr            bias (False)
     embedding     dim (16), hidden (32)
-    lstm          dim (25), hidden (100), layers (2), word_std (0.1), columns
+    lstm          dim (25), hidden (100), layers (2), word_std (1), columns
     user-item     bias (True), columns
     din           dim (18), faithful (False), activation ("dice"), max_history (None), columns
     linear        bias (False), loss (None: "binary"; "squared", "cross_entropy")

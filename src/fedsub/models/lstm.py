@@ -30,7 +30,7 @@ class LSTMClassifier(nn.Module):
         dim: int = 25,
         hidden: int = 100,
         layers: int = 2,
-        word_std: float = 0.1,
+        word_std: float = 1.0,
         tokens: str = "tokens",
         padded: bool = True,
     ):
@@ -60,7 +60,7 @@ def lstm(
     dim: int = 25,
     hidden: int = 100,
     layers: int = 2,
-    word_std: float = 0.1,
+    word_std: float = 1.0,
     columns: Mapping[str, str] | None = None,
 ) -> Objective:
     """The objective of kind "lstm", on the one column of lists of ids; other columns are left out."""

@@ -35,7 +35,7 @@ def test_every_place_counts_where_nothing_is_padding():
 def test_sizes_are_the_papers():
     module = LSTMClassifier(1_000)
     assert module.words.weight.shape == (1_000, 25)
-    assert module.words.weight.std().item() == pytest.approx(0.1, rel=0.05)
+    assert module.words.weight.std().item() == pytest.approx(1.0, rel=0.05)
     assert LSTMClassifier(1_000, word_std=2.0).words.weight.std().item() == pytest.approx(2.0, rel=0.05)
     assert sum(p.numel() for p in module.lstm.parameters()) == 4 * 100 * (25 + 100 + 2) + 4 * 100 * (100 + 100 + 2)
 

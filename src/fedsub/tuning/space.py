@@ -20,9 +20,10 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from fedsub import rng
+from fedsub.compose import Common
 from fedsub.core import Algorithm
 from fedsub.errors import ConfigError, MethodError, nearest
-from fedsub.methods import CATALOGUE, Common, make
+from fedsub.methods import CATALOGUE, make
 
 Values = dict[str, Any]
 HOW = "Write numbers like lr=0.1,0.3,1, seven between two like lr=0.01..10/7, or a range like lr=0.01..10."

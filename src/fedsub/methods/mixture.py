@@ -5,6 +5,7 @@ Where p, α, L, μ are None they come from theory and from the problem (`fedsub.
 
 from __future__ import annotations
 
+from fedsub.methods.catalogue import named
 from fedsub.mixture.gd import L2GD, LGD, L2GDPlus
 from fedsub.mixture.katyusha import AL2SGDPlus
 from fedsub.mixture.method import Mixture
@@ -12,6 +13,7 @@ from fedsub.mixture.proximal import APGD1, APGD2, IAPGD
 from fedsub.mixture.sgd import L2SGD, L2SGD2, L2SGDPlus
 
 
+@named("LGD", "local gradient steps, then the mean", "T times x_i − α∇f_i, then x_i ← x̄", "Hanzely, Richtárik 2020")
 def lgd(
     *, local_steps: int = 1, alpha: float | None = None, L: float | None = None, mu: float | None = None
 ) -> Mixture:
@@ -19,6 +21,7 @@ def lgd(
     return Mixture(solver=LGD(local_steps=local_steps, alpha=alpha), L=L, mu=mu, name="lgd")
 
 
+@named("L2GD", "personal models pulled to their mean", "x_i − β∇f_i, or (1−γ) x_i + γ x̄", "Hanzely, Richtárik 2020")
 def l2gd(
     *, lam: float = 0.1, p: float | None = None, alpha: float | None = None, L: float | None = None,
     mu: float | None = None,
@@ -30,6 +33,7 @@ def l2gd(
     return Mixture(solver=L2GD(lam=lam, p=p, alpha=alpha), L=L, mu=mu, name="l2gd")
 
 
+@named("L2GD+", "L2GD with control variates", "x_i − (α/n)[(g−J)/(1−p) + J + Ψ]", "Hanzely, Richtárik 2020")
 def l2gd_plus(
     *, lam: float = 0.1, p: float | None = None, alpha: float | None = None, L: float | None = None,
     mu: float | None = None,
@@ -38,6 +42,7 @@ def l2gd_plus(
     return Mixture(solver=L2GDPlus(lam=lam, p=p, alpha=alpha), L=L, mu=mu, name="l2gd_plus")
 
 
+@named("L2SGD", "L2GD on batches", "x_i − β∇f_ij, or (1−γ) x_i + γ x̄", "Hanzely, Richtárik 2020")
 def l2sgd(
     *, lam: float = 0.1, batch_size: int = 5, p: float | None = None, alpha: float | None = None,
     L: float | None = None, mu: float | None = None, L_terms: float | None = None,
@@ -47,6 +52,7 @@ def l2sgd(
     return Mixture(solver=solver, batch_size=batch_size, L=L, mu=mu, L_terms=L_terms, name="l2sgd")
 
 
+@named("L2SGD2", "L2SGD with variates for f and ψ", "L2GD+ with ∇f_ij", "Hanzely, Richtárik 2020")
 def l2sgd2(
     *, lam: float = 0.1, batch_size: int = 5, p: float | None = None, alpha: float | None = None,
     L: float | None = None, mu: float | None = None, L_terms: float | None = None,
@@ -56,6 +62,9 @@ def l2sgd2(
     return Mixture(solver=solver, batch_size=batch_size, L=L, mu=mu, L_terms=L_terms, name="l2sgd2")
 
 
+@named(
+    "L2SGD+", "L2SGD with variates for every batch", "x_i − (α/n)[(g−J_j)/(1−p) + J̄ + Ψ]", "Hanzely, Richtárik 2020",
+)  # fmt: skip
 def l2sgd_plus(
     *, lam: float = 0.1, batch_size: int = 5, p: float | None = None, alpha: float | None = None,
     L: float | None = None, mu: float | None = None, L_terms: float | None = None,
@@ -65,6 +74,7 @@ def l2sgd_plus(
     return Mixture(solver=solver, batch_size=batch_size, L=L, mu=mu, L_terms=L_terms, name="l2sgd_plus")
 
 
+@named("APGD1", "personal models by accelerated local proxes", "x_i = prox_{f_i/λ}(ȳ)", "Hanzely et al. 2020")
 def apgd1(*, lam: float = 0.1, L: float | None = None, mu: float | None = None) -> Mixture:
     """APGD1: accelerated; a local prox and an average each iteration. Fewest communications where λ ≤ L.
 
@@ -73,6 +83,7 @@ def apgd1(*, lam: float = 0.1, L: float | None = None, mu: float | None = None) 
     return Mixture(solver=APGD1(lam=lam), L=L, mu=mu, name="apgd1")
 
 
+@named("APGD2", "personal models by accelerated gradients", "x_i = (L v_i + λ v̄)/(L+λ)", "Hanzely et al. 2020")
 def apgd2(*, lam: float = 0.1, L: float | None = None, mu: float | None = None) -> Mixture:
     """APGD2: accelerated; a local gradient and an average each iteration. Fewest communications where λ ≥ L.
 
@@ -81,11 +92,13 @@ def apgd2(*, lam: float = 0.1, L: float | None = None, mu: float | None = None) 
     return Mixture(solver=APGD2(lam=lam), L=L, mu=mu, name="apgd2")
 
 
+@named("IAPGD", "APGD1 with inexact proxes", "x_i ≈ prox_{f_i/λ}(ȳ)", "Hanzely et al. 2020")
 def iapgd(*, lam: float = 0.1, accuracy: float = 0.1, L: float | None = None, mu: float | None = None) -> Mixture:
     """IAPGD: APGD1 with local proxes solved only as far as needed (Hanzely et al., 2020)."""
     return Mixture(solver=IAPGD(lam=lam, accuracy=accuracy), L=L, mu=mu, name="iapgd")
 
 
+@named("AL2SGD+", "accelerated L2SGD+", "loopless Katyusha on f + λψ", "Hanzely et al. 2020")
 def al2sgd_plus(
     *, lam: float = 0.1, batch_size: int = 5, p: float | None = None, rho: float | str = "communication",
     L: float | None = None, mu: float | None = None, L_terms: float | None = None,

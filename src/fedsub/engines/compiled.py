@@ -63,7 +63,7 @@ class CompiledSteps:
         self.n_tables, self.owned = n_tables, not _adds_gradients(method)
         most = max(1, MOST_OPERATIONS // max(1, traced.operations))
         self.unroll = max(n for n in range(1, steps + 1) if steps % n == 0 and n <= most)
-        gradient = traced.loose if _adds_gradients(method) else traced.plain
+        gradient = traced.loose(n_tables) if _adds_gradients(method) else traced.plain()
         self._compiled = torch.compile(
             _steps(gradient, names, method, self.unroll), dynamic=False, options=_options(traced)
         )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, vmap
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 from torch.fx.node import map_aggregate
@@ -41,11 +41,21 @@ class Traced:
     """Call with tables, dense, offsets, columns, weights, keys (flat): returns losses [c, B], then gradients."""
 
     run: Callable[..., tuple[Tensor, ...]]
-    plain: Callable[..., tuple[Tensor, ...]]  # the same before it was fitted to eager execution, for a compiler
-    loose: Callable[..., tuple[Any, ...]]  # `plain` with the tables' gradients as lists of (ids, rows), see `loosen`
     operations: int
     width: int  # the longest row (last dimension) that an operation writes
     bytes_per_client: int  # what the operations of one step write, a measure of the cache they need
+    recorded: Graph  # before it was fitted to eager execution
+    constants: nn.Module  # what the graph reads besides its arguments
+
+    def plain(self) -> Callable[..., tuple[Tensor, ...]]:
+        """The same as it was recorded, for a compiler."""
+        return GraphModule(self.constants, copy.deepcopy(self.recorded)).forward
+
+    def loose(self, tables: int) -> Callable[..., tuple[Any, ...]]:
+        """`plain` with the tables' gradients as lists of (ids, rows), see `loosen`."""
+        graph = copy.deepcopy(self.recorded)
+        loosen(graph, tables)
+        return GraphModule(self.constants, graph).forward
 
 
 def trace(
@@ -113,18 +123,13 @@ def trace(
         raise NotBatchable(_reason(err)) from err
     tidy(graph.graph)
     _free_rows(graph, n_tables)
-    plain = copy.deepcopy(graph)
-    plain.recompile()
-    loose = copy.deepcopy(graph)
-    loosen(loose.graph, n_tables)
-    loose.recompile()
+    recorded = copy.deepcopy(graph.graph)
     scatter(graph.graph)
     steady(graph.graph, c)
     overwrite(graph.graph)
-    graph.recompile()
     calls = [n for n in graph.graph.nodes if n.op == "call_function"]
     footprint = sum(_nbytes(n.meta.get("val")) for n in calls if not _is_view(n))
-    return Traced(_function(graph), plain.forward, loose.forward, len(calls), _width(calls), max(1, footprint // c))
+    return Traced(_function(graph), len(calls), _width(calls), max(1, footprint // c), recorded, graph)
 
 
 def _inputs(problem: Problem, data: dict[str, Tensor]):

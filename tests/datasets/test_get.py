@@ -201,6 +201,23 @@ def test_import_works_offline_and_keeps_the_options(releases, tmp_path):
     assert "write it like" in fedsub_("import", "amazon-electronics", amazon, "--option", "history", code=2)
 
 
+def test_an_import_knows_the_files_without_a_name(releases, tmp_path):
+    for name in (SMALL, "movielens-1m", "amazon-electronics"):
+        options = ("--option", "min_samples=3") if name == "amazon-electronics" else ()
+        fedsub_("import", str(releases[name]), "--to", str(tmp_path / name), *options)
+        assert f"/{name}: {name} " in fedsub_("info", str(tmp_path / name))
+    assert f"fedsub data import {SMALL} PATH" in fedsub_("import", SMALL, code=2)
+    assert "There is nothing at" in fedsub_("import", str(tmp_path / "nowhere"), code=2)
+    (tmp_path / "ml.zip").write_bytes(b"no archive")
+    assert "truncated or damaged" in fedsub_("import", str(tmp_path / "ml.zip"), code=2)
+    (tmp_path / "thesis.txt").write_text("words")
+    said = fedsub_("import", str(tmp_path / "thesis.txt"), code=2)
+    assert "there is thesis.txt" in said
+    assert "fedsub data import NAME" in said
+    assert "one path" in fedsub_("import", SMALL, "a", "b", code=2)
+    assert not (cache_dir() / SMALL).exists()
+
+
 def test_an_import_does_not_replace_what_is_not_its_own(releases, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "thesis.txt").write_text("precious")

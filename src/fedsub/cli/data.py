@@ -86,14 +86,20 @@ def info(
     name = recognise(path)
     if name is None:
         raise DataError(f"{path} is neither a saved directory nor a data set that is known: {', '.join(DATASETS)}.")
-    view.line(f"{path} looks like {DATASETS[name].title}. To save it for training: fedsub data import {name} {path}")
+    view.line(f"{path} looks like {DATASETS[name].title}. To save it for training: fedsub data import {path}")
     view.finish({"path": path, "looks_like": name})
 
 
 @app.command("import")
 def import_(
-    name: Name,
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The files as downloaded: a folder, .zip, .gz, .csv, …")],
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME] PATH",
+            help="The files as downloaded: a folder, .zip, .gz, .csv, … Which data set it is shows in the files; NAME "
+            "says it.",
+        ),
+    ],
     to: To = None,
     option: Options = None,
     force: Force = False,
@@ -102,10 +108,34 @@ def import_(
     from fedsub.cli.show import View
     from fedsub.datasets.cache import get
 
-    dataset, view = get(name), View()
+    if len(what) > 2:
+        raise DataError(
+            f"import takes a data set's name and one path, and was given {', '.join(what)}; put the files into one "
+            "folder, and a path with spaces into quotes."
+        )
+    path = Path(what[-1]).expanduser()
+    dataset, view = get(what[0]) if len(what) == 2 else _recognised(path), View()
     chosen = _chosen(dataset, option)
     target = _target(dataset, chosen, to, force)
-    _save(dataset, path.expanduser(), chosen, target, view)
+    _save(dataset, path, chosen, target, view)
+
+
+def _recognised(path: Path) -> DataSet:
+    """The data set that a path holds, by what is inside."""
+    from fedsub.datasets import DATASETS, recognise
+    from fedsub.datasets.source import Source
+
+    if str(path) in DATASETS and not path.exists():
+        raise DataError(f"Where are the files of {path}? Give their path, too: fedsub data import {path} PATH")
+    with Source(path) as source:
+        seen = source.seen  # what is missing or damaged is told here
+    name = recognise(path)
+    if name is None:
+        raise DataError(
+            f"{path} (there is {seen}) is not one of {', '.join(DATASETS)}, or could be more than one. Give the folder "
+            f"or file of one data set, or say which it is: fedsub data import NAME {path}"
+        )
+    return DATASETS[name]
 
 
 @app.command("get")

@@ -433,6 +433,8 @@ def test_the_command(ratings):
     assert "Trials: 8 of 8 were trained before" in command("--seeds", "2", "--resume", "--workers", "1").output
     assert files(ratings / "found") == before
     assert "resume" in command("--seeds", "2", code=2).output
+    one = json.loads(command("--resume", "--json", "--quiet", "-m", "fedsubavg").stdout)
+    assert [w["method"] for w in one["winners"]] == ["FedSubAvg"]
     answer = json.loads(command("--resume", "--json", "--quiet", "--select", "best").stdout)
     assert [w["method"] for w in answer["winners"]] == ["FedAvg", "FedSubAvg"]
     assert answer["winners"][0]["test"][0]["samples"] == sum(

@@ -20,11 +20,21 @@ What = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+Methods = Annotated[
+    str | None, typer.Option("--methods", help="Methods or labels of [methods], with commas: fedavg,fedsubavg.")
+]
+OneMethod = Annotated[
+    list[str] | None, typer.Option("--method", "-m", help="One of them, also one with a comma. Repeatable.")
+]
 
 
 def examples(*lines: str) -> str:
     """An epilog; in Markdown, a blank line between two examples keeps them apart."""
     return "\n\n".join(["**Examples**", *(f"`{line}`" for line in lines)])
+
+
+def _listed(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def register(app: typer.Typer) -> None:
@@ -96,10 +106,8 @@ def run(
 @takes(Flags)
 def compare(
     what: What,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Methods or labels of [methods], with commas: fedavg,fedsubavg.")
-    ] = None,
-    method: Annotated[list[str] | None, typer.Option("--method", "-m", help="One of them. Repeatable.")] = None,
+    methods: Methods = None,
+    method: OneMethod = None,
     *,
     flags: Flags,
 ) -> None:
@@ -111,7 +119,7 @@ def compare(
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
 
-    chosen = [*(m.strip() for m in (methods or "").split(",") if m.strip()), *(method or [])]
+    chosen = _listed(methods) + (method or [])
     made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
     train(made, View(quiet=flags.quiet, as_json=flags.json), command="compare", resume=flags.resume)
 
@@ -119,9 +127,8 @@ def compare(
 @takes(TuneFlags, without=("stop_at_target", "tensorboard", "checkpoint_every"))
 def tune(
     what: What,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Methods or labels of [methods], with commas: fedavg,fedsubavg.")
-    ] = None,
+    methods: Methods = None,
+    method: OneMethod = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,7 +171,7 @@ def tune(
     from fedsub.cli.tune import tune as search_for
     from fedsub.cli.what import experiment
 
-    chosen = [m.strip() for m in (methods or "").split(",") if m.strip()]
+    chosen = _listed(methods) + (method or [])
     made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
     search_for(
         made,
@@ -295,7 +302,7 @@ def reproduce(
     from fedsub.cli.show import View
     from fedsub.reproduce import Request
 
-    chosen = tuple(m.strip() for m in (methods or "").split(",") if m.strip())
+    chosen = tuple(_listed(methods))
     folder = None if data is None else expand(str(data))
     request = Request(
         what, task, protocol, seeds, folder, twin, scale, rounds, chosen, workers, out  # type: ignore[arg-type]

@@ -51,6 +51,16 @@ def test_every_study_has_its_files_for_real_data_and_twin(study):
         assert cohorts == {f"K={k}": k for k in study.published.by_cohort}
 
 
+def test_a_stand_in_does_not_bear_the_papers_name():
+    critics = studies.STUDIES["sentiment"]
+    assert critics.titled("rotten-tomatoes-critics") == "rotten-tomatoes-critics, for Sent140"
+    assert critics.titled("sentiment-like") == "sentiment-like, for Sent140"
+    assert critics.titled("sentiment140") == "Sent140 (sentiment140)"
+    for study in studies.STUDIES.values():
+        assert set(study.stand_ins) <= set(study.data)
+        assert all(("stand-in" in study.differs[name]) == (name in study.stand_ins) for name in study.data)
+
+
 def test_the_twin_brings_its_own_split_and_batches():
     real = studies.experiment("table2_alibaba_stated", "taobao-cart-buy", None, None, {})
     twin = studies.experiment("table2_alibaba_stated", "alibaba-like", None, 0.1, {})

@@ -119,7 +119,7 @@ def _runs(request: Request, watch: Watch, note: Callable[[str], object]) -> Outc
     for study, task in chosen:
         table, found = _study(request, study, task, shop, note)
         outcome.tables.append(table)
-        outcome.panels[f"{study.published.title} ({task})"] = found
+        outcome.panels[study.titled(task)] = found
     return outcome
 
 

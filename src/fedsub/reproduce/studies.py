@@ -24,11 +24,17 @@ class Study:
     features: tuple[str, ...] | None = None
     scale: float = 1.0  # of the twin, if nobody says
     auc: bool = False  # the target is on the AUC of the test split
+    stand_ins: tuple[str, ...] = ()  # of ``data``, those that are not the paper's
     differs: dict[str, str] = field(default_factory=dict)
 
     @property
     def published(self) -> Published:
         return PUBLISHED[self.name]
+
+    def titled(self, task: str) -> str:
+        """The name of the data in a plot: what only stands for the paper's does not bear its name."""
+        paper = self.published.title
+        return f"{task}, for {paper}" if task in (*self.stand_ins, self.twin) else f"{paper} ({task})"
 
 
 TWIN = "synthetic data of the published shape with a planted truth; only the shape can be compared with the paper"
@@ -39,7 +45,8 @@ STUDIES: dict[str, Study] = {
         Study("movielens", ("movielens-1m",), "movielens-like", differs={
             "movielens-1m": "the same public data; the paper's random 80/20 split is unknown",
         }),
-        Study("sentiment", ("sentiment140", "rotten-tomatoes-critics"), "sentiment-like", differs={
+        Study("sentiment", ("sentiment140", "rotten-tomatoes-critics"), "sentiment-like",
+              stand_ins=("rotten-tomatoes-critics",), differs={
             "sentiment140": "the same public data; the paper's words and split are unknown",
             "rotten-tomatoes-critics": "a stand-in: film critics' lines, not Sentiment140, which may not be passed on",
         }),
@@ -47,7 +54,8 @@ STUDIES: dict[str, Study] = {
             "amazon-electronics": "the paper's training part only (its test part is not public): tested on each "
             "client's last 20 %; the paper counts the padding id as a client",
         }),
-        Study("alibaba", ("taobao-cart-buy",), "alibaba-like", scale=0.1, auc=True, differs={
+        Study("alibaba", ("taobao-cart-buy",), "alibaba-like", scale=0.1, auc=True,
+              stand_ins=("taobao-cart-buy",), differs={
             "taobao-cart-buy": "a small stand-in: carts and purchases of public Taobao data; the paper's are private",
         }),
     )

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import fedsub as fs
-from fedsub import datasets, twins
-from fedsub.models.baselines import baseline_auc
+from fedsub.data import datasets, twins
+from fedsub.objective.models.baselines import baseline_auc
 
 folder = next((Path(word) for word in sys.argv[1:] if not word.isdigit()), None)
 rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 20)

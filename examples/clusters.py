@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedsub.factorisation import FedMAvg, factorise
-from fedsub.factorisation.clusters import accuracy, assigned, gaussian_clusters, spread_start
-from fedsub.report.drawing import COLOURS, INK, MARKERS, MUTED, STYLES, finish
+from fedsub.families.factorisation import FedMAvg, factorise
+from fedsub.families.factorisation.clusters import accuracy, assigned, gaussian_clusters, spread_start
+from fedsub.study.report.drawing import COLOURS, INK, MARKERS, MUTED, STYLES, finish
 
 CLUSTERS, ROUNDS = 5, 40
 CASES = [(1, "one-hot", 5), (2, "one-hot", 5), (None, "one-hot", 5), (1, "one-hot", None), (1, "simplex", 5)]

@@ -11,7 +11,7 @@ import numpy as np
 
 import fedsub as fs
 from fedsub import data
-from fedsub.mixture.linear import linear_constants
+from fedsub.families.mixture.linear import linear_constants
 
 rounds, l2 = int(sys.argv[1]) if len(sys.argv) > 1 else 40, 0.01
 

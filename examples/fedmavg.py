@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import fedsub as fs
-from fedsub.report.drawing import COLOURS, MUTED, STYLES, finish
+from fedsub.study.report.drawing import COLOURS, MUTED, STYLES, finish
 
 RANK = 8
 SHARED = {"l2": 0.1, "projection": "ball:1"}

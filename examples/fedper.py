@@ -15,7 +15,7 @@ from torch import nn
 
 import fedsub as fs
 from fedsub.data.split import select
-from fedsub.personal import adapt
+from fedsub.running.adapt import adapt
 
 DIM, ITEMS, USERS, NEWCOMERS = 4, 150, 300, 50
 

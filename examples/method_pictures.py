@@ -25,8 +25,8 @@ from PIL import Image
 from torch import nn
 
 import fedsub as fs
-from fedsub import mixture as mx
-from fedsub.report.drawing import COLOURS, MUTED, STYLES, finish
+from fedsub.families import mixture as mx
+from fedsub.study.report.drawing import COLOURS, MUTED, STYLES, finish
 
 FILMS = {"lr": 0.3, "clients_per_round": 20}
 STEPS = {"lr": 0.3, "local_steps": 20, "batch_size": None, "clients_per_round": 20}

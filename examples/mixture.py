@@ -20,16 +20,17 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
 import fedsub as fs
-from fedsub import data, mixture
-from fedsub.core import Options
-from fedsub.mixture.constants import communications_bound
-from fedsub.mixture.functions import minus, root_mean_square
-from fedsub.mixture.linear import objective_constants
-from fedsub.mixture.method import Mixture
-from fedsub.mixture.modules import ModuleFunctions
-from fedsub.mixture.path import spread_of, value_of
-from fedsub.problem import Problem
-from fedsub.report.drawing import COLOURS, MARKERS, MUTED, STYLES, finish
+from fedsub import data
+from fedsub.families import mixture
+from fedsub.families.mixture.constants import communications_bound
+from fedsub.families.mixture.functions import minus, root_mean_square
+from fedsub.families.mixture.linear import objective_constants
+from fedsub.families.mixture.method import Mixture
+from fedsub.families.mixture.modules import ModuleFunctions
+from fedsub.families.mixture.path import spread_of, value_of
+from fedsub.method.slots import Options
+from fedsub.objective.problem import Problem
+from fedsub.study.report.drawing import COLOURS, MARKERS, MUTED, STYLES, finish
 
 L2, LAM = 0.01, 0.1
 SPLITS = {"sorted": "clients differ (sorted by label)", "uniform": "clients are alike (at random)"}

@@ -11,7 +11,7 @@ import sys
 import time
 
 import fedsub as fs
-from fedsub.session import peak_memory
+from fedsub.running.session import peak_memory
 
 
 def generate(folder: str, scale: float) -> None:

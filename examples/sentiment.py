@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import fedsub as fs
-from fedsub import datasets, twins
+from fedsub.data import datasets, twins
 
 folder = next((Path(word) for word in sys.argv[1:] if not word.isdigit()), None)
 rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 20)

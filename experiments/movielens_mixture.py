@@ -21,10 +21,10 @@ import torch
 import fedsub as fs
 from fedsub.cli.options import Flags
 from fedsub.cli.what import experiment
-from fedsub.evaluate import Evaluate
-from fedsub.mixture.choose import choose_lambda
-from fedsub.mixture.method import Mixture
-from fedsub.mixture.reach import Together
+from fedsub.families.mixture.method import Mixture
+from fedsub.families.mixture.reach import Together
+from fedsub.round.evaluate import Evaluate
+from fedsub.study.lambdas.choose import choose_lambda
 
 LAMS = (0.01, 0.03, 0.1, 0.3)
 MEASURES = ("auc", "worst_decile_auc", "loss", "worst_decile_loss")

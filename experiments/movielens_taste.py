@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import fedsub as fs
-from fedsub.models import LogisticRegression
-from fedsub.models.columns import space_tables
+from fedsub.objective.models import LogisticRegression
+from fedsub.objective.models.columns import space_tables
 
 DIM = 12
 

@@ -12,14 +12,14 @@ from torch import nn
 from worlds import bag, equal, item_data
 
 import fedsub as fs
-from fedsub.average import OverClients, OverHolders
-from fedsub.engines.setup import Auto
+from fedsub.disk.files import JsonLines
 from fedsub.errors import CheckpointError, ConfigError, MethodError
-from fedsub.files import JsonLines
-from fedsub.parts import Prox
-from fedsub.running import finished_result, run_config
-from fedsub.sampling import Everyone, Uniform
-from fedsub.servers import Add
+from fedsub.method.average import OverClients, OverHolders
+from fedsub.method.parts import Prox
+from fedsub.method.sampling import Everyone, Uniform
+from fedsub.method.servers import Add
+from fedsub.round.engines.setup import Auto
+from fedsub.running.run import finished_result, run_config
 
 NAN = float("nan")
 METHOD = fs.methods.fedsubavg(lr=0.3, local_steps=2, batch_size=4, clients_per_round=5)

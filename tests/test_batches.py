@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsub as fs
-from fedsub.batches import draw
-from fedsub.groups import Cohort
+from fedsub.method.batches import draw
+from fedsub.method.groups import Cohort
 
 
 def owners(sizes) -> fs.Clients:

@@ -8,15 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsub import bench, methods
-from fedsub.batches import draw
-from fedsub.bench import growth, mixture, zoo
-from fedsub.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
-from fedsub.bench.timing import interleave
-from fedsub.bench.workloads import WORKLOADS, Workload, sentences
+from fedsub import methods
+from fedsub.data.twins import TWINS
 from fedsub.errors import ConfigError
-from fedsub.groups import Cohort
-from fedsub.twins import TWINS
+from fedsub.method.batches import draw
+from fedsub.method.groups import Cohort
+from fedsub.study import bench
+from fedsub.study.bench import growth, mixture, zoo
+from fedsub.study.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
+from fedsub.study.bench.timing import interleave
+from fedsub.study.bench.workloads import WORKLOADS, Workload, sentences
 
 SMALL = {
     "w1": WORKLOADS["w1"].scaled(30, 1009, cohort=4, steps=3),

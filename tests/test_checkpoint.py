@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsub import checkpoint, tensorfile
-from fedsub.checkpoint import Checkpoints, Snapshot
+from fedsub.disk import checkpoint, tensorfile
+from fedsub.disk.checkpoint import Checkpoints, Snapshot
+from fedsub.disk.files import TEMPORARY
 from fedsub.errors import CheckpointError, RunError
-from fedsub.files import TEMPORARY
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.bool]
 ROWS, WIDTH = 200, 4

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsub.codecs import Codec, ErrorFeedbackSign, Int8, RandomK, Sign, TopK
-from fedsub.codecs.wire import decode_rows, encode_rows, row_id_bytes, rows_size
-from fedsub.core import Message, Total, Work
 from fedsub.errors import DataError, MethodError
-from fedsub.groups import Group
+from fedsub.method.codecs import Codec, ErrorFeedbackSign, Int8, RandomK, Sign, TopK
+from fedsub.method.codecs.wire import decode_rows, encode_rows, row_id_bytes, rows_size
+from fedsub.method.groups import Group
+from fedsub.method.slots import Message, Total, Work
 from fedsub.trees import Tree
 
 CODECS: list[Codec] = [
@@ -395,7 +395,7 @@ def test_good_arguments():
 
 
 def test_sign_refuses_a_correction_that_it_would_lose():
-    from fedsub.average import OverClients, OverHolders, OverSampledHolders
+    from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
 
     for lost in (OverHolders(), OverHolders(temper=0.5), OverHolders(temper=0, groups={"*": {"temper": 1.0}})):
         with pytest.raises(MethodError, match=r"ErrorFeedbackSign\(\)"):

@@ -18,13 +18,13 @@ from torch import nn
 from worlds import bag, equal, item_data, trainer_for
 
 import fedsub as fs
-from fedsub import codecs, sampling, servers
-from fedsub.checkpoint import Checkpoints
-from fedsub.codecs.wire import encode_rows
-from fedsub.core import Part
+from fedsub.disk.checkpoint import Checkpoints
+from fedsub.disk.files import JsonLines
 from fedsub.errors import MethodError
-from fedsub.files import JsonLines
-from fedsub.parts import Personal
+from fedsub.method import codecs, sampling, servers
+from fedsub.method.codecs.wire import encode_rows
+from fedsub.method.parts import Personal
+from fedsub.method.slots import Part
 
 DATA = item_data((1, 7, 4, 9, 2, 5, 8, 3), items=12, width=3)
 ROUNDS = 4
@@ -302,7 +302,7 @@ def test_state_in_files_is_state_in_memory(engine: str, tmp_path: Path, monkeypa
     method = fs.methods.scaffold(codec="topk:0.3", lr=0.3, local_steps=2, batch_size=4, clients_per_round=4)
     options = {"rounds": 4, "engine": engine, "checkpoint_every": 2}
     plain = fs.run(method, goal_of(), DATA, out=tmp_path / "memory", **options)
-    monkeypatch.setattr("fedsub.clientstate.MAPPED_FROM", 1)
+    monkeypatch.setattr("fedsub.round.memory.MAPPED_FROM", 1)
     trainer = trainer_for(method, goal_of(), DATA, engine)
     stored = trainer.state.kept.tensors["scaffold.variate/emb.weight"]
     assert stored.abs().sum() == 0

@@ -9,12 +9,12 @@ from rich.console import Console
 from worlds import bag, item_data
 
 import fedsub as fs
-from fedsub import comparing
-from fedsub.comparing import Comparison
+from fedsub.disk.files import JsonLines
 from fedsub.errors import CheckpointError, ConfigError, MethodError, NoUsableClient, RunError
-from fedsub.files import JsonLines
-from fedsub.models import key, make_objective
-from fedsub.report import markdown_table, render, rich_table, text_table
+from fedsub.objective.models import key, make_objective
+from fedsub.study import comparing
+from fedsub.study.comparing import Comparison
+from fedsub.study.report import markdown_table, render, rich_table, text_table
 
 FAST = {"rounds": 2, "engine": "batched", "evaluate": fs.Evaluate(every=1)}
 

@@ -11,7 +11,7 @@ import torch
 from worlds import click_data, equal
 
 import fedsub as fs
-from fedsub.files import JsonLines
+from fedsub.disk.files import JsonLines
 
 DATA = click_data()
 ROUNDS = 4

@@ -15,18 +15,18 @@ from typer.testing import CliRunner
 from worlds import bag, item_data
 
 import fedsub as fs
-from fedsub import costs
-from fedsub.batches import draw
 from fedsub.cli import app
-from fedsub.comparing import Comparison
-from fedsub.costs.estimate import samples_trained
 from fedsub.errors import CheckpointError, ConfigError
-from fedsub.groups import Cohort
-from fedsub.problem import Problem
-from fedsub.report import csv_rows, png, text_table, time_plot, write_report
-from fedsub.report import words as w
-from fedsub.report.table import columns
-from fedsub.running import finished_result
+from fedsub.method.batches import draw
+from fedsub.method.groups import Cohort
+from fedsub.objective.problem import Problem
+from fedsub.running.run import finished_result
+from fedsub.study import costs
+from fedsub.study.comparing import Comparison
+from fedsub.study.costs.estimate import samples_trained
+from fedsub.study.report import csv_rows, png, text_table, time_plot, write_report
+from fedsub.study.report import words as w
+from fedsub.study.report.table import columns
 
 PLAIN = costs.Devices("boxes", download=100.0, upload=50.0, latency=0.5, speed=10.0)
 

@@ -13,7 +13,7 @@ from worlds import bag, choice_for, click_data, equal, item_data, trainer_for
 
 import fedsub as fs
 from fedsub.errors import ConfigError, ObjectiveError
-from fedsub.problem import Problem
+from fedsub.objective.problem import Problem
 
 DATA = click_data(length=3)
 ITEMS, PLACES, SLOTS = DATA.size("item"), DATA.size("place"), DATA.size("slot")

@@ -11,8 +11,8 @@ from worlds import bag, click_data, item_data
 
 import fedsub as fs
 from fedsub.errors import ConfigError
-from fedsub.evaluate import BATCH, Evaluator
-from fedsub.problem import Problem
+from fedsub.objective.problem import Problem
+from fedsub.round.evaluate import BATCH, Evaluator
 
 
 def evaluator(goal, clients, plan=None, columns=None, **splits) -> Evaluator:

@@ -15,12 +15,12 @@ from torch import nn
 from worlds import bag, click_data, equal, item_data, trainer_for
 
 import fedsub as fs
-from fedsub.aggregate import CohortRows, Sum
-from fedsub.batches import draw
+from fedsub.data.heat import row_heat, weighted_heat
 from fedsub.errors import MethodError
-from fedsub.groups import Cohort
-from fedsub.heat import row_heat, weighted_heat
-from fedsub.problem import Problem
+from fedsub.method.batches import draw
+from fedsub.method.groups import Cohort
+from fedsub.objective.problem import Problem
+from fedsub.round.sums import CohortRows, Sum
 
 CPU = torch.device("cpu")
 DOUBLE = torch.float64

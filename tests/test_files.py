@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsub.disk.files import TEMPORARY, JsonLines, digest, dump, plain, remove_temporaries, write_atomic
 from fedsub.errors import CheckpointError, RunError, StoreError
-from fedsub.files import TEMPORARY, JsonLines, digest, dump, plain, remove_temporaries, write_atomic
 
 
 @contextmanager

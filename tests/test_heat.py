@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsub import heat
+from fedsub.data import heat
 from fedsub.data.clients import Clients, Space
 from fedsub.errors import DataError
 

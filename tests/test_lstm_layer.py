@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import vmap
 
-from fedsub.engines import lstm
-from fedsub.engines.lstm import lstm_layer
+from fedsub.round.engines import lstm
+from fedsub.round.engines.lstm import lstm_layer
 
 
 def leaves(*shapes: tuple[int, ...]) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
-from fedsub import metrics
+from fedsub.objective import metrics
 
 # Few distinct scores, so that ties are the rule; and any doubles, so that order is all that counts.
 PAIRS = st.lists(

@@ -11,8 +11,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedsub.comparing import Comparison
-from fedsub.report import (
+from fedsub.running.result import Result, Target
+from fedsub.study.comparing import Comparison
+from fedsub.study.report import (
     bytes_plot,
     csv_rows,
     deciles_plot,
@@ -24,12 +25,11 @@ from fedsub.report import (
     text_table,
     write_report,
 )
-from fedsub.report import words as w
-from fedsub.report.curves import by_decile, curve, decile_groups, decile_metric, megabytes
-from fedsub.report.drawing import COLOURS, style
-from fedsub.report.page import _left_out
-from fedsub.report.table import columns
-from fedsub.result import Result, Target
+from fedsub.study.report import words as w
+from fedsub.study.report.curves import by_decile, curve, decile_groups, decile_metric, megabytes
+from fedsub.study.report.drawing import COLOURS, style
+from fedsub.study.report.page import _left_out
+from fedsub.study.report.table import columns
 
 NASTY = '<script>alert("x")</script> & $a_b$ | `c`'
 

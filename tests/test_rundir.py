@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedsub import rundir
+from fedsub.disk import rundir
+from fedsub.disk.files import TEMPORARY, JsonLines
+from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, RunError
-from fedsub.files import TEMPORARY, JsonLines
-from fedsub.rundir import RunDir
 
 CONFIG = {"method": {"name": "fedsubavg", "lr": 0.3}, "rounds": 5, "tables": ["items"]}
 
@@ -111,7 +111,7 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
     with RunDir(tmp_path / "run") as run:
         run.start(CONFIG)
         program = (
-            "import sys; from fedsub.rundir import RunDir; from fedsub.errors import RunError\n"
+            "import sys; from fedsub.disk.rundir import RunDir; from fedsub.errors import RunError\n"
             "try: RunDir(sys.argv[1]).start({})\n"
             "except RunError as error: print(error)"
         )

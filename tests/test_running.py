@@ -17,8 +17,8 @@ from torch import nn
 from worlds import bag, equal, item_data
 
 import fedsub as fs
+from fedsub.disk.files import JsonLines
 from fedsub.errors import CheckpointError, ConfigError, NoUsableClient
-from fedsub.files import JsonLines
 
 METHOD = fs.methods.fedsubavg(lr=0.3, local_steps=4, batch_size=4, clients_per_round=5)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fedsub as fs
 from fedsub.errors import MethodError
-from fedsub.groups import Cohort
+from fedsub.method.groups import Cohort
 
 
 def select(sampler, number: int, population: int, seed: int) -> Cohort:

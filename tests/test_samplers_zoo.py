@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from fedsub import rng
-from fedsub.core import Sampler
-from fedsub.described import describe
 from fedsub.errors import MethodError
-from fedsub.groups import Cohort
-from fedsub.sampling import (
+from fedsub.method.described import describe
+from fedsub.method.groups import Cohort
+from fedsub.method.sampling import (
     UCB,
     Available,
     BoundSampler,
@@ -28,6 +27,7 @@ from fedsub.sampling import (
     Random,
     Uniform,
 )
+from fedsub.method.slots import Sampler
 
 ROUNDS = 4000
 EVEN = np.full(8, 5)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsub.errors import MethodError
-from fedsub.servers import Adagrad, Adam, Add, FrequencyAware, ScaffoldHistory, TorchOptimiser, Yogi
-from fedsub.servers.base import Gaps
-from fedsub.servers.fading import fading, usable
+from fedsub.method.servers import Adagrad, Adam, Add, FrequencyAware, ScaffoldHistory, TorchOptimiser, Yogi
+from fedsub.method.servers.base import Gaps
+from fedsub.method.servers.fading import fading, usable
 from fedsub.trees import Tree
 
 DOUBLE = torch.float64
@@ -232,7 +232,7 @@ def test_lazy_is_dense(server, dtype, shape) -> None:
 
 @named(LAZY)
 def test_one_long_gap_is_dense(server, monkeypatch) -> None:
-    monkeypatch.setattr("fedsub.servers.base.CHUNK", 8)  # elements: four rows, then two
+    monkeypatch.setattr("fedsub.method.servers.base.CHUNK", 8)  # elements: four rows, then two
     params = {"table": torch.zeros(6, 2, dtype=DOUBLE)}
     naive, memory = params["table"].clone(), {}
     state = server.init(params, ["table"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsub import theory
+from fedsub.study import theory
 
 SEEDS = st.integers(0, 2**32 - 1)
 

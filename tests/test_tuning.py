@@ -22,11 +22,11 @@ from worlds import bag, item_data
 import fedsub as fs
 from fedsub.cli import app
 from fedsub.errors import CheckpointError, ConfigError, MethodError, MissingExtra, RunError
-from fedsub.result import Target
-from fedsub.tuning import space, workers
-from fedsub.tuning.choose import Criterion, Setting, choose, warnings
-from fedsub.tuning.trials import Trial
-from fedsub.tuning.workers import Watch
+from fedsub.running.result import Target
+from fedsub.study.tuning import space, workers
+from fedsub.study.tuning.choose import Criterion, Setting, choose, warnings
+from fedsub.study.tuning.trials import Trial
+from fedsub.study.tuning.workers import Watch
 
 SIZES = (6, 7, 4, 9, 5, 8)
 WHOLE = item_data(SIZES, items=12)

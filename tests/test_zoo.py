@@ -13,10 +13,10 @@ from torch import nn
 from worlds import bag, equal, item_data, trainer_for
 
 import fedsub as fs
-from fedsub.batches import draw
+from fedsub.data.heat import row_heat, weighted_heat
 from fedsub.errors import MethodError
-from fedsub.heat import row_heat, weighted_heat
-from fedsub.schedules import parse
+from fedsub.method.batches import draw
+from fedsub.method.schedules import parse
 
 DOUBLE = torch.float64
 EVERYONE = {"clients_per_round": None, "weighting": "clients"}

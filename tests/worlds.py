@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import fedsub as fs
-from fedsub.engines.setup import choose
-from fedsub.problem import Problem
-from fedsub.rounds import Trainer
+from fedsub.objective.problem import Problem
+from fedsub.round.engines.setup import choose
+from fedsub.round.rounds import Trainer
 
 SIZES = (1, 7, 4, 9, 2, 5, 8, 3, 6)
 

@@ -11,41 +11,30 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import (
-        codecs,
-        costs,
-        datasets,
-        errors,
-        factorisation,
-        heat,
-        losses,
-        methods,
-        mixture,
-        models,
-        sampling,
-        schedules,
-        servers,
-        theory,
-        twins,
-    )
-    from fedsub import diagnostics as diagnostics
-    from fedsub.average import OverClients, OverHolders, OverSampledHolders
-    from fedsub.callbacks import Callback, Progress, TensorBoard
-    from fedsub.comparing import Comparison, compare
-    from fedsub.core import Method, Part
-    from fedsub.data import Clients
-    from fedsub.datasets import movielens
+    from fedsub import errors, methods
+    from fedsub.data import Clients, datasets, heat, twins
+    from fedsub.data.datasets import movielens
+    from fedsub.data.twins import movielens_like
     from fedsub.errors import FedsubError
-    from fedsub.evaluate import Evaluate
-    from fedsub.local import SGD, Adam
-    from fedsub.objective import Objective
-    from fedsub.parts import ClipRows, ControlVariates, NormalisedSteps, Prox
-    from fedsub.result import Result, Target
-    from fedsub.running import Interrupted, run
-    from fedsub.sampling import Everyone, Uniform
-    from fedsub.servers import Add
-    from fedsub.tuning import Tuning, tune
-    from fedsub.twins import movielens_like
+    from fedsub.families import factorisation, mixture
+    from fedsub.method import codecs, sampling, schedules, servers
+    from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
+    from fedsub.method.local import SGD, Adam
+    from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Prox
+    from fedsub.method.sampling import Everyone, Uniform
+    from fedsub.method.servers import Add
+    from fedsub.method.slots import Method, Part
+    from fedsub.objective import losses, models
+    from fedsub.objective.objective import Objective
+    from fedsub.round.evaluate import Evaluate
+    from fedsub.running.callbacks import Callback, Progress, TensorBoard
+    from fedsub.running.result import Result, Target
+    from fedsub.running.run import Interrupted, run
+    from fedsub.study import costs, theory
+    from fedsub.study import diagnostics as diagnostics
+    from fedsub.study.comparing import Comparison, compare
+    from fedsub.study.lambdas.choose import LambdaPath, choose_lambda
+    from fedsub.study.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -62,6 +51,7 @@ __all__ = [
     "Everyone",
     "FedsubError",
     "Interrupted",
+    "LambdaPath",
     "Method",
     "NormalisedSteps",
     "Objective",
@@ -76,6 +66,7 @@ __all__ = [
     "TensorBoard",
     "Tuning",
     "Uniform",
+    "choose_lambda",
     "codecs",
     "compare",
     "costs",
@@ -101,36 +92,45 @@ __all__ = [
 # Where each public name lives. They are imported at first use, because torch takes seconds to load and
 # `fedsub --help` has no use for it.
 _HOMES = {
-    "average": ("OverClients", "OverHolders", "OverSampledHolders"),
-    "callbacks": ("Callback", "Progress", "TensorBoard"),
-    "comparing": ("Comparison", "compare"),
-    "core": ("Method", "Part"),
     "data": ("Clients",),
-    "datasets": ("movielens",),
+    "data.datasets": ("movielens",),
+    "data.twins": ("movielens_like",),
     "errors": ("FedsubError",),
-    "evaluate": ("Evaluate",),
-    "local": ("SGD", "Adam"),
-    "objective": ("Objective",),
-    "parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Prox"),
-    "result": ("Result", "Target"),
-    "running": ("Interrupted", "run"),
-    "sampling": ("Everyone", "Uniform"),
-    "servers": ("Add",),
-    "tuning": ("Tuning", "tune"),
-    "twins": ("movielens_like",),
+    "method.average": ("OverClients", "OverHolders", "OverSampledHolders"),
+    "method.local": ("SGD", "Adam"),
+    "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Prox"),
+    "method.sampling": ("Everyone", "Uniform"),
+    "method.servers": ("Add",),
+    "method.slots": ("Method", "Part"),
+    "objective.objective": ("Objective",),
+    "round.evaluate": ("Evaluate",),
+    "running.callbacks": ("Callback", "Progress", "TensorBoard"),
+    "running.result": ("Result", "Target"),
+    "running.run": ("Interrupted", "run"),
+    "study.comparing": ("Comparison", "compare"),
+    "study.lambdas.choose": ("LambdaPath", "choose_lambda"),
+    "study.tuning": ("Tuning", "tune"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = (
-    "codecs", "costs", "datasets", "diagnostics", "errors", "factorisation", "heat", "losses", "methods", "mixture",
-    "models", "sampling", "schedules", "servers", "theory", "twins",
-)  # fmt: skip
+_MODULES = {
+    name: f"{room}.{name}" if room else name
+    for room, names in {
+        "": ("errors", "methods"),
+        "data": ("datasets", "heat", "twins"),
+        "families": ("factorisation", "mixture"),
+        "method": ("codecs", "sampling", "schedules", "servers"),
+        "objective": ("losses", "models"),
+        "study": ("costs", "diagnostics", "theory"),
+    }.items()
+    for name in names
+}
 
 
 def __getattr__(name: str):
     from importlib import import_module
 
     if name in _MODULES:
-        return import_module(f"fedsub.{name}")
+        return import_module(f"fedsub.{_MODULES[name]}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'fedsub' has no attribute {name!r}")
     value = getattr(import_module(f"fedsub.{_HOME_OF[name]}"), name)

@@ -71,14 +71,14 @@ def quick_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Drawing takes longer than these trainings; tests/test_report.py is about it."""
     if "real_report" in request.fixturenames:
         return
-    import fedsub.report
+    import fedsub.study.report
 
     def write_report(comparison, folder):
         page = Path(folder) / "report.html"
         page.write_text(comparison.table())
         return page
 
-    monkeypatch.setattr(fedsub.report, "write_report", write_report)
+    monkeypatch.setattr(fedsub.study.report, "write_report", write_report)
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedsub import tasks
-from fedsub.cli.experiment import Experiment
 from fedsub.cli.options import Flags
 from fedsub.cli.what import experiment
-from fedsub.config import Config, merge, parse, parse_set
 from fedsub.errors import ConfigError
+from fedsub.study.experiment import tasks
+from fedsub.study.experiment.config import Config, merge, parse, parse_set
+from fedsub.study.experiment.experiment import Experiment
 
 
 @pytest.mark.parametrize(

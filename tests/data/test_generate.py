@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from fedsub.data import Clients
-from fedsub.datasets import movielens
+from fedsub.data.datasets import movielens
 from fedsub.errors import DataError
 
 FEATURES = ["gender", "age", "movie", "gender_movie", "age_movie"]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from fedsub.data import Clients
 from fedsub.data.store import fingerprint
+from fedsub.data.twins import movielens_like
 from fedsub.errors import StoreError
-from fedsub.twins import movielens_like
 
 
 def small(items=("x", "y", "x", "ü")) -> Clients:

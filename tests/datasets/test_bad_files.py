@@ -12,7 +12,7 @@ import pytest
 from tiny_releases import TWEETS, tweet
 
 from fedsub.cli import app
-from fedsub.datasets import DATASETS, recognise
+from fedsub.data.datasets import DATASETS, recognise
 from fedsub.errors import DataError
 
 
@@ -213,7 +213,7 @@ def test_what_is_recognised(releases, tmp_path):
 
 
 def test_a_saved_copy_is_checked_against_what_is_wanted(releases, tmp_path):
-    from fedsub.datasets.cache import save
+    from fedsub.data.datasets.cache import save
 
     small = DATASETS[SMALL]
     save(small, small.read(releases[SMALL]), tmp_path / "saved", small.chosen({}), releases[SMALL])

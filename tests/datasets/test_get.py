@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from fedsub.cli import app
 from fedsub.data import Clients
 from fedsub.data.convex import BUNDLED
-from fedsub.datasets import DATASETS, File, cache_dir, find, load
-from fedsub.datasets.download import fetch
+from fedsub.data.datasets import DATASETS, File, cache_dir, find, load
+from fedsub.data.datasets.download import fetch
 from fedsub.errors import DataError, DownloadError
 
 SMALL = "movielens-latest-small"

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from fedsub.data import Clients
-from fedsub.datasets import DATASETS, File, recognise, seen_in_training
-from fedsub.datasets.amazon import apart
-from fedsub.datasets.sentiment import letters, words
+from fedsub.data.datasets import DATASETS, File, recognise, seen_in_training
+from fedsub.data.datasets.amazon import apart
+from fedsub.data.datasets.sentiment import letters, words
+from fedsub.data.heat import summarise
 from fedsub.errors import DataError
-from fedsub.heat import summarise
 
 
 def samples(clients: Clients, *names: str) -> list[tuple]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedsub.errors import ConfigError
-from fedsub.factorisation import FedMAvg, factorise
-from fedsub.factorisation.clusters import accuracy, assigned, gaussian_clusters, matching, spread_start
+from fedsub.families.factorisation import FedMAvg, factorise
+from fedsub.families.factorisation.clusters import accuracy, assigned, gaussian_clusters, matching, spread_start
 
 
 def test_the_best_matching_is_that_of_brute_force() -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fedsub.errors import ConfigError, DataError, MethodError
-from fedsub.factorisation import SFMF, FedMAvg, factorise, factorise_ratings
-from fedsub.factorisation import local as steps
-from fedsub.factorisation.projections import Projection
-from fedsub.factorisation.rounds import draw
-from fedsub.factorisation.stacks import from_blocks, from_ratings
+from fedsub.families.factorisation import SFMF, FedMAvg, factorise, factorise_ratings
+from fedsub.families.factorisation import local as steps
+from fedsub.families.factorisation.projections import Projection
+from fedsub.families.factorisation.rounds import draw
+from fedsub.families.factorisation.stacks import from_blocks, from_ratings
 
 NONE = Projection("none")
 

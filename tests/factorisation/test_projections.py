@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedsub.factorisation import Projection
+from fedsub.families.factorisation import Projection
 
 VALUES = arrays(np.float64, (3, 4, 2), elements=st.floats(-50, 50, width=32))
 SETS = [Projection(kind) for kind in ("none", "nonnegative", "simplex", "one-hot")] + [Projection("ball", 2.5)]

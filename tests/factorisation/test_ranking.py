@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsub.factorisation.ranking import ranking
+from fedsub.families.factorisation.ranking import ranking
 
 
 def slow(w, h, seen, relevant, top):
@@ -30,7 +30,7 @@ def test_against_a_loop(monkeypatch) -> None:
     seen, relevant = np.nonzero(kinds == 1), np.nonzero(kinds == 2)
     expected = slow(w, h, seen, relevant, 5)
     for cells in (1 << 22, 70):  # all users at once, two at a time
-        monkeypatch.setattr("fedsub.factorisation.ranking.SCORES", cells)
+        monkeypatch.setattr("fedsub.families.factorisation.ranking.SCORES", cells)
         got = ranking(w, h, seen, relevant, top=5, heat=np.bincount(seen[1], minlength=30))
         assert got["users"] == 8
         np.testing.assert_allclose([got["precision"], got["recall"], got["ndcg"]], expected)

@@ -14,8 +14,8 @@ from worlds import equal
 
 import fedsub as fs
 from fedsub.cli import app
-from fedsub.factorisation import FedMAvg, factorise_ratings
-from fedsub.files import JsonLines
+from fedsub.disk.files import JsonLines
+from fedsub.families.factorisation import FedMAvg, factorise_ratings
 
 USERS, ITEMS, RANK = 14, 20, 3
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedsub.mixture import Constants, Functions, Quadratics, Solver, State
-from fedsub.mixture.functions import Change, Rows, minus
+from fedsub.families.mixture import Constants, Functions, Quadratics, Solver, State
+from fedsub.families.mixture.functions import Change, Rows, minus
 from fedsub.trees import Tree
 
 LAM = 2.0

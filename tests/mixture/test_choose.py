@@ -16,8 +16,7 @@ from worlds import bag, item_data
 import fedsub as fs
 from fedsub.data.convex import generate_logistic
 from fedsub.errors import CheckpointError, ConfigError, MethodError, NoUsableClient
-from fedsub.mixture import choose_lambda
-from fedsub.mixture.choose import Watcher
+from fedsub.study.lambdas.choose import Watcher, choose_lambda
 
 DATA = generate_logistic(clients=6, samples=20, dim=3, seed=3)
 TRAIN, HELD_OUT = DATA.split(0.6, seed=0)

@@ -7,10 +7,11 @@ import pytest
 from worlds import click_data, item_data
 
 import fedsub as fs
-from fedsub import data, losses
+from fedsub import data
 from fedsub.errors import MethodError
-from fedsub.mixture.linear import linear_constants, objective_constants
-from fedsub.models import make_objective
+from fedsub.families.mixture.linear import linear_constants, objective_constants
+from fedsub.objective import losses
+from fedsub.objective.models import make_objective
 
 L2 = 0.05
 

@@ -11,11 +11,11 @@ from mixture_problems import LAM, WORST, five_clients, run, some_submodels, squa
 
 from fedsub import rng
 from fedsub.errors import MethodError
-from fedsub.mixture import APGD1, APGD2, IAPGD, AL2SGDPlus, Constants, Quadratics
-from fedsub.mixture import constants as theory
-from fedsub.mixture.functions import norms
-from fedsub.mixture.inner import local_prox
-from fedsub.mixture.solver import toss
+from fedsub.families.mixture import APGD1, APGD2, IAPGD, AL2SGDPlus, Constants, Quadratics
+from fedsub.families.mixture import constants as theory
+from fedsub.families.mixture.functions import norms
+from fedsub.families.mixture.inner import local_prox
+from fedsub.families.mixture.solver import toss
 
 
 class NoProx:

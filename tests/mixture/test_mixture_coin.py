@@ -11,10 +11,10 @@ import torch
 from mixture_problems import LAM, WORST, five_clients, run, squared
 
 from fedsub.errors import MethodError
-from fedsub.mixture import L2GD, L2SGD, L2SGD2, LGD, AL2SGDPlus, Constants, L2GDPlus, L2SGDPlus, Quadratics
-from fedsub.mixture import constants as theory
-from fedsub.mixture.functions import copy, minus
-from fedsub.mixture.solver import draw_terms, toss
+from fedsub.families.mixture import L2GD, L2SGD, L2SGD2, LGD, AL2SGDPlus, Constants, L2GDPlus, L2SGDPlus, Quadratics
+from fedsub.families.mixture import constants as theory
+from fedsub.families.mixture.functions import copy, minus
+from fedsub.families.mixture.solver import draw_terms, toss
 
 COINS = [L2GD(lam=LAM), L2GDPlus(lam=LAM), L2SGD(lam=LAM), L2SGD2(lam=LAM), L2SGDPlus(lam=LAM)]
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mixture_problems import five_clients, some_submodels
 
-from fedsub.mixture import Quadratics, curvature, estimate_constants
-from fedsub.mixture import constants as theory
+from fedsub.families.mixture import Quadratics, curvature, estimate_constants
+from fedsub.families.mixture import constants as theory
 
 POSITIVE = st.floats(1e-3, 1e3)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from mixture_problems import five_clients, some_submodels, squared
 
 from fedsub.errors import MethodError
-from fedsub.mixture import Constants, Functions, Quadratics, lambda_grid, maml_gap, trace_path
-from fedsub.mixture.functions import minus, root_mean_square
-from fedsub.mixture.path import maml_models, spread_of
-from fedsub.mixture.reach import optimality_residual
+from fedsub.families.mixture import Constants, Functions, Quadratics, lambda_grid, maml_gap, trace_path
+from fedsub.families.mixture.functions import minus, root_mean_square
+from fedsub.families.mixture.path import maml_models, spread_of
+from fedsub.families.mixture.reach import optimality_residual
 from fedsub.trees import Tree
 
 SCALARS = Quadratics(np.array([1.0, 2.0, 5.0]), np.array([0.0, 3.0, -1.0]))

@@ -7,8 +7,20 @@ import torch
 from mixture_problems import Submodels, five_clients, run, some_submodels, squared
 
 from fedsub.errors import CheckpointError
-from fedsub.mixture import APGD1, APGD2, IAPGD, L2GD, L2SGD, L2SGD2, LGD, SOLVERS, AL2SGDPlus, L2GDPlus, L2SGDPlus
-from fedsub.mixture.functions import copy
+from fedsub.families.mixture import (
+    APGD1,
+    APGD2,
+    IAPGD,
+    L2GD,
+    L2SGD,
+    L2SGD2,
+    LGD,
+    SOLVERS,
+    AL2SGDPlus,
+    L2GDPlus,
+    L2SGDPlus,
+)
+from fedsub.families.mixture.functions import copy
 
 LAM = 1.5
 ALL = [

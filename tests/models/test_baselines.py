@@ -11,8 +11,8 @@ import pytest
 from test_kinds import shop
 
 import fedsub as fs
-from fedsub import metrics
-from fedsub.models.baselines import baseline_auc, baseline_scores, ridge, smoothed_means
+from fedsub.objective import metrics
+from fedsub.objective.models.baselines import baseline_auc, baseline_scores, ridge, smoothed_means
 
 SHOP = shop(tuple([6] * 12), seed=4)
 TRAIN, TEST = SHOP.split(0.7, seed=1)

@@ -10,10 +10,10 @@ import torch
 from test_kinds import shop
 
 import fedsub as fs
-from fedsub.losses import Binary, CrossEntropy, HalfCrossEntropy, measured
 from fedsub.methods import fedsubavg
-from fedsub.models import DIN, make_objective
-from fedsub.models.din import Dice
+from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, measured
+from fedsub.objective.models import DIN, make_objective
+from fedsub.objective.models.din import Dice
 
 
 def batch_of(samples: int, longest: int, *, categories: bool, seed: int = 0) -> dict[str, torch.Tensor]:

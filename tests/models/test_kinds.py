@@ -8,10 +8,10 @@ import torch
 from worlds import SIZES, trainer_for
 
 import fedsub as fs
-from fedsub.config import MODEL_OPTIONS, Model, parse
 from fedsub.errors import ConfigError
 from fedsub.methods import fedsubavg
-from fedsub.models import KINDS, make_objective, options_of
+from fedsub.objective.models import KINDS, make_objective, options_of
+from fedsub.study.experiment.config import MODEL_OPTIONS, Model, parse
 
 LABEL = "label"
 

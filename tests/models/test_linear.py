@@ -12,14 +12,15 @@ from typer.testing import CliRunner
 from worlds import bag, item_data, trainer_for
 
 import fedsub as fs
-from fedsub import data, tasks
+from fedsub import data
 from fedsub.cli import app
 from fedsub.cli.options import Flags
 from fedsub.cli.what import experiment
-from fedsub.config import parse
 from fedsub.errors import ConfigError, ObjectiveError
 from fedsub.methods import fedavg, scaffold
-from fedsub.models import make_objective
+from fedsub.objective.models import make_objective
+from fedsub.study.experiment import tasks
+from fedsub.study.experiment.config import parse
 
 L2 = 0.3
 

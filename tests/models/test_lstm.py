@@ -8,7 +8,7 @@ from test_kinds import shop
 
 import fedsub as fs
 from fedsub.errors import ConfigError
-from fedsub.models import LSTMClassifier, make_objective
+from fedsub.objective.models import LSTMClassifier, make_objective
 
 
 def test_padding_behind_the_tokens_has_no_effect():

@@ -15,7 +15,7 @@ import fedsub as fs
 from fedsub.data.align import align
 from fedsub.data.split import select
 from fedsub.errors import ConfigError, DataError, MethodError
-from fedsub.personal import adapt
+from fedsub.running.adapt import adapt
 
 DOUBLE = torch.float64
 DATA = item_data((6, 7, 4, 9, 8, 5, 8, 7), items=12, width=3)

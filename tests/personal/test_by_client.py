@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsub import metrics
+from fedsub.objective import metrics
 
 # Few distinct scores: ties are the rule, within a client and across clients.
 SAMPLES = st.lists(

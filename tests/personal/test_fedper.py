@@ -12,13 +12,13 @@ from torch import nn
 from worlds import bag, click_data, equal, item_data, trainer_for
 
 import fedsub as fs
-from fedsub import sampling, servers
-from fedsub.checkpoint import Checkpoints
-from fedsub.codecs.wire import encode_rows
 from fedsub.data.split import select
+from fedsub.disk.checkpoint import Checkpoints
 from fedsub.errors import MethodError
-from fedsub.parts import Personal
-from fedsub.personal import PersonalModel
+from fedsub.method import sampling, servers
+from fedsub.method.codecs.wire import encode_rows
+from fedsub.method.parts import Personal
+from fedsub.round.predict import PersonalModel
 
 ENGINES = pytest.mark.parametrize("engine", ["serial", "batched"])
 DOUBLE = torch.float64

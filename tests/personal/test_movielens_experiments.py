@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsub.cli import app
-from fedsub.reproduce import studies
+from fedsub.study.reproduce import studies
 
 FOLDER = studies.experiment_file("table2_movielens_stated").parent
 

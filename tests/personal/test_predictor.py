@@ -14,8 +14,8 @@ from worlds import click_data, trainer_for
 import fedsub as fs
 from fedsub.data.clients import Clients
 from fedsub.data.split import select
-from fedsub.engines.base import Filled, columns_to
-from fedsub.personal import PersonalModel, Predictor
+from fedsub.round.engines.base import Filled, columns_to
+from fedsub.round.predict import PersonalModel, Predictor
 
 ALL = click_data((3, 9, 1, 12, 5, 7, 2, 8, 4, 6), items=25)
 
@@ -130,7 +130,7 @@ def test_many_at_once_one_by_one_and_by_hand(names: list[str], monkeypatch: pyte
         # Some samples, not in the order of the clients, and few at a time.
         some = np.random.default_rng(0).permutation(split.samples)[: split.samples // 2]
         with monkeypatch.context() as patch:
-            patch.setattr("fedsub.personal.TOGETHER", 7)
+            patch.setattr("fedsub.round.predict.TOGETHER", 7)
             losses, said = mapped(model, split, some)
         torch.testing.assert_close(said, expected[some], rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(torch.from_numpy(losses), expected_loss[some], rtol=1e-12, atol=1e-12)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsub.comparing import Comparison
-from fedsub.report import clients, clients_plot, csv_rows, gains_plot, render, write_report
-from fedsub.result import Result
+from fedsub.running.result import Result
+from fedsub.study.comparing import Comparison
+from fedsub.study.report import clients, clients_plot, csv_rows, gains_plot, render, write_report
 
 METRIC = "test.auc"
 

@@ -24,4 +24,4 @@ def real_plots() -> None:
 @pytest.fixture(autouse=True)
 def quick_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "real_plots" not in request.fixturenames:
-        monkeypatch.setattr("fedsub.reproduce.output.panels_plot", lambda panels, **_: Figure(figsize=(1, 1)))
+        monkeypatch.setattr("fedsub.study.reproduce.output.panels_plot", lambda panels, **_: Figure(figsize=(1, 1)))

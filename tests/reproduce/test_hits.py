@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedsub.reproduce import hits
-from fedsub.result import Result, Target
+from fedsub.running.result import Result, Target
+from fedsub.study.reproduce import hits
 
 LOW, HIGH = Target.parse("train.ce<=0.5"), Target.parse("train.ce>=0.5")
 

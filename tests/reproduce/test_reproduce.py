@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsub.cli import app
-from fedsub.reproduce import runs, studies
-from fedsub.tuning import workers
+from fedsub.study.reproduce import runs, studies
+from fedsub.study.tuning import workers
 
 SMALL = ["--twin", "--scale", "0.01", "--task", "movielens", "--workers", "1", "--rounds", "4", "--seeds", "2"]
 TWO = ["--methods", "fedavg,fedsubavg"]

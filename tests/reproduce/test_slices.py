@@ -10,9 +10,9 @@ import fedsub as fs
 from fedsub.data import Clients
 from fedsub.data.split import take
 from fedsub.errors import ConfigError
-from fedsub.evaluate import Evaluator, Seen
-from fedsub.models import make_objective
-from fedsub.problem import Problem
+from fedsub.objective.models import make_objective
+from fedsub.objective.problem import Problem
+from fedsub.round.evaluate import Evaluator, Seen
 
 ITEM = np.array([1, 2, 3, 1, 2, 4, 1, 5, 2, 3, 6, 2])
 HELD = np.array([0, 0, 0, 1, 0, 1, 0, 1, 1, 0, 1, 1])
@@ -55,7 +55,7 @@ def test_samples_by_split():
 
 
 def test_a_slice_is_part_of_a_runs_identity():
-    from fedsub.running import run_config
+    from fedsub.running.run import run_config
 
     objective, method = make_objective(TRAIN), fs.methods.fedavg()
     one = run_config(method, objective, TRAIN, rounds=1, evaluate=PLAN)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedsub import tasks
 from fedsub.cli import app
 from fedsub.cli.options import Flags
 from fedsub.cli.what import experiment as from_file
-from fedsub.datasets import DATASETS
+from fedsub.data.datasets import DATASETS
+from fedsub.data.twins import TWINS
 from fedsub.errors import ConfigError
-from fedsub.reproduce import Request, studies
-from fedsub.reproduce.published import METHODS, PUBLISHED, rounds_text
-from fedsub.twins import TWINS
+from fedsub.study.experiment import tasks
+from fedsub.study.reproduce import Request, studies
+from fedsub.study.reproduce.published import METHODS, PUBLISHED, rounds_text
 
 EVERY = list(studies.STUDIES.values())
 FILES = sorted(p.stem for p in studies.experiment_file("table2_movielens_stated").parent.glob("table*.toml"))

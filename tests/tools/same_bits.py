@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,8 @@ def cases() -> dict[str, Callable[[], Any]]:
                     return fs.run(method, goal(data, drop=drop, dtype=dtype), data, **how)
                 with tempfile.TemporaryDirectory() as folder:
                     how |= {"out": Path(folder) / "run", "checkpoint_every": 2}
-                    try:
+                    with suppress(InterruptedError):
                         fs.run(method, goal(data, drop=drop, dtype=dtype), data, callbacks=[Halt()], **how)
-                    except InterruptedError:
-                        pass
                     return fs.run(method, goal(data, drop=drop, dtype=dtype), data, resume=True, **how)
 
             out[f"{name} / {engine}"] = one

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedsub.data import Clients
+from fedsub.data.twins import movielens_like
 from fedsub.errors import DataError
-from fedsub.twins import movielens_like
 
 FEATURES = ["gender", "age", "movie", "gender_movie", "age_movie"]
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedsub.data import Clients
+from fedsub.data.heat import row_heat, summarise
+from fedsub.data.twins import TWINS
+from fedsub.data.twins.clicks import click
 from fedsub.errors import DataError
-from fedsub.heat import row_heat, summarise
-from fedsub.metrics import auc
-from fedsub.twins import TWINS
-from fedsub.twins.clicks import click
+from fedsub.objective.metrics import auc
 
 SPACES = {
     "movielens-like": {name: (name,) for name in ("gender", "age", "movie", "gender_movie", "age_movie")},

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from fedsub.data import Clients
 from fedsub.data.stream import ClientsWriter
+from fedsub.data.twins import TWINS, draws
 from fedsub.errors import StoreError
-from fedsub.metrics import auc
-from fedsub.twins import TWINS, draws
+from fedsub.objective.metrics import auc
 
 SMALL = {"movielens-like": 0.02, "sentiment-like": 0.05, "amazon-like": 0.05, "alibaba-like": 0.002}
 
@@ -121,7 +121,7 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path):
 
 def test_a_killed_write_is_not_taken_for_data(tmp_path):
     code = (
-        "import sys, time; from fedsub.twins import TWINS\n"
+        "import sys, time; from fedsub.data.twins import TWINS\n"
         "def wait(done, total): print('half', flush=True); time.sleep(60)\n"
         f"TWINS['movielens-like'].write({str(tmp_path / 'twin')!r}, scale=0.02, block=3000, progress=wait)"
     )

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsub.cli import folder
-from fedsub.cli.experiment import Experiment, expand
 from fedsub.cli.show import View, number
-from fedsub.config import merge, parse
 from fedsub.errors import CheckpointError, ConfigError
+from fedsub.study.experiment.config import merge, parse
+from fedsub.study.experiment.experiment import Experiment, expand
 
 if TYPE_CHECKING:
-    from fedsub.core import Method
     from fedsub.data import Clients
-    from fedsub.objective import Objective
+    from fedsub.method.slots import Method
+    from fedsub.objective.objective import Objective
     from fedsub.trees import Tree
 
 METRICS = {
@@ -56,7 +56,7 @@ def adapt(directory: Path, data: str, steps: int, lr: float, batch_size: int | N
     if known:
         view.stopped(f"Warning: {known:,} of the clients took part in training; they are treated as new ones.")
 
-    from fedsub.personal import adapt as fit
+    from fedsub.running.adapt import adapt as fit
 
     with view.busy("Adapting"):
         made = fit(
@@ -71,9 +71,9 @@ def restored(method: Method, objective: Objective, clients: Clients, run: Found)
     """The shared parameters at the end of a run, with every row up to date."""
     import torch
 
-    from fedsub.checkpoint import Checkpoints
-    from fedsub.core import Options
-    from fedsub.problem import Problem
+    from fedsub.disk.checkpoint import Checkpoints
+    from fedsub.method.slots import Options
+    from fedsub.objective.problem import Problem
 
     problem = Problem.bind(objective, clients)
     params = problem.params(torch.device("cpu"))
@@ -88,7 +88,7 @@ def restored(method: Method, objective: Objective, clients: Clients, run: Found)
 
 def _choose(experiment: Experiment, out: Path, directory: Path) -> Found:
     """The run that was meant: the directory's own, or the only one of a comparison with personal parameters."""
-    from fedsub.comparing import slug
+    from fedsub.study.comparing import slug
 
     seeds = experiment.config.train.seed_list
     runs = {out / f"{slug(label)}-seed{seed}": (label, seed) for label in experiment.settings(1) for seed in seeds}
@@ -109,13 +109,13 @@ def _choose(experiment: Experiment, out: Path, directory: Path) -> Found:
 
 
 def _has_personal(method: Any) -> bool:
-    from fedsub.parts import Personal
+    from fedsub.method.parts import Personal
 
     return any(isinstance(part, Personal) and part.names for part in getattr(method, "parts", ()))
 
 
 def _personal(method: Any) -> Any:
-    from fedsub.parts import Personal
+    from fedsub.method.parts import Personal
 
     found = next((p for p in getattr(method, "parts", ()) if isinstance(p, Personal) and p.names), None)
     if found is None:

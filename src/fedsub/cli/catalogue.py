@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fedsub.cli.show import View
 from fedsub.errors import ConfigError, nearest
-from fedsub.names import normal
+from fedsub.method.names import normal
 
 MEANING = {
     "lr": "local step size",

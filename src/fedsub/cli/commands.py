@@ -297,10 +297,10 @@ def reproduce(
 
     What was trained before is read, so that a second call only draws; an interrupted one goes on.
     """
-    from fedsub.cli.experiment import expand
     from fedsub.cli.reproduce import run as make
     from fedsub.cli.show import View
-    from fedsub.reproduce import Request
+    from fedsub.study.experiment.experiment import expand
+    from fedsub.study.reproduce import Request
 
     chosen = tuple(_listed(methods))
     folder = None if data is None else expand(str(data))
@@ -369,6 +369,6 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure a round of every engine beside centralised SGD and a plain loop, in one interleaved run."""
-    from fedsub.bench import main
+    from fedsub.study.bench import main
 
     main(names or None, rounds=rounds, growth=growth, compiled=compiled, zoo=zoo, mixture=mixture, json=json)

@@ -6,9 +6,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedsub.cli.show import View
-from fedsub.costs.collectives import Collective, parameter_server, ring_all_reduce
-from fedsub.costs.submodels import sign_ratio
-from fedsub.report.words import duration, size
+from fedsub.study.costs.collectives import Collective, parameter_server, ring_all_reduce
+from fedsub.study.costs.submodels import sign_ratio
+from fedsub.study.report.words import duration, size
 
 HEADINGS = (
     "scheme", "sent by\na worker", "received by\na worker", "through\nthe server", "total", "latency\nsteps",

@@ -12,7 +12,7 @@ from fedsub.errors import DataError, DownloadError
 
 if TYPE_CHECKING:
     from fedsub.cli.show import View
-    from fedsub.datasets import DataSet
+    from fedsub.data.datasets import DataSet
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +39,7 @@ def list_(json: Json = False) -> None:
 
     from fedsub.cli.show import View
     from fedsub.data.convex import BUNDLED
-    from fedsub.datasets import DATASETS, cache_dir, find
+    from fedsub.data.datasets import DATASETS, cache_dir, find
 
     view = View(as_json=json)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -69,8 +69,8 @@ def info(
     """Everything about a data set, or what a directory holds."""
     from fedsub.cli.show import View
     from fedsub.data.convex import BUNDLED
+    from fedsub.data.datasets import DATASETS, recognise
     from fedsub.data.store import provenance
-    from fedsub.datasets import DATASETS, recognise
     from fedsub.errors import nearest
 
     view, path = View(as_json=json), Path(what).expanduser()
@@ -106,7 +106,7 @@ def import_(
 ) -> None:
     """Read files that are on this computer and save them for training; needs no network."""
     from fedsub.cli.show import View
-    from fedsub.datasets.cache import get
+    from fedsub.data.datasets.cache import get
 
     if len(what) > 2:
         raise DataError(
@@ -122,8 +122,8 @@ def import_(
 
 def _recognised(path: Path) -> DataSet:
     """The data set that a path holds, by what is inside."""
-    from fedsub.datasets import DATASETS, recognise
-    from fedsub.datasets.source import Source
+    from fedsub.data.datasets import DATASETS, recognise
+    from fedsub.data.datasets.source import Source
 
     if str(path) in DATASETS and not path.exists():
         raise DataError(f"Where are the files of {path}? Give their path, too: fedsub data import {path} PATH")
@@ -145,9 +145,9 @@ def get_(name: Name, to: To = None, option: Options = None, force: Force = False
     A download that was cut goes on where it stopped. The licence is printed; using the data means accepting it.
     """
     from fedsub.cli.show import View, error
-    from fedsub.datasets import cache_dir
-    from fedsub.datasets.cache import by_hand, get
-    from fedsub.datasets.download import fetch
+    from fedsub.data.datasets import cache_dir
+    from fedsub.data.datasets.cache import by_hand, get
+    from fedsub.data.datasets.download import fetch
 
     dataset, view = get(name), View()
     chosen = _chosen(dataset, option)
@@ -180,8 +180,8 @@ def _chosen(dataset: DataSet, texts: list[str] | None) -> dict[str, Any]:
 
 def _target(dataset: DataSet, chosen: dict[str, Any], to: Path | None, force: bool) -> Path:
     """Where to save; refused before any work when something is there."""
+    from fedsub.data.datasets.cache import saved_at
     from fedsub.data.store import provenance
-    from fedsub.datasets.cache import saved_at
 
     target = saved_at(dataset, chosen) if to is None else to.expanduser()
     if not force and provenance(target) is not None:
@@ -190,7 +190,7 @@ def _target(dataset: DataSet, chosen: dict[str, Any], to: Path | None, force: bo
 
 
 def _save(dataset: DataSet, origin: Path, chosen: dict[str, Any], target: Path, view: View) -> None:
-    from fedsub.datasets.cache import save
+    from fedsub.data.datasets.cache import save
 
     with view.busy(f"Reading {dataset.title}"):
         clients = dataset.read(origin, **chosen)
@@ -215,8 +215,8 @@ def _bar(view: View, name: str):
 
 
 def _about(dataset: DataSet, view: View) -> None:
-    from fedsub.datasets import cache_dir, find
-    from fedsub.datasets.cache import by_hand
+    from fedsub.data.datasets import cache_dir, find
+    from fedsub.data.datasets.cache import by_hand
 
     place = find(dataset.name)
     view.line(f"{dataset.name}: {dataset.title}", "bold")
@@ -243,8 +243,8 @@ def _about(dataset: DataSet, view: View) -> None:
 
 
 def _about_bundled(name: str, view: View) -> None:
-    from fedsub import tasks
     from fedsub.data.convex import BUNDLED
+    from fedsub.study.experiment import tasks
 
     about = BUNDLED[name]
     view.line(f"{name}: {about.title}", "bold")
@@ -261,8 +261,8 @@ def _about_bundled(name: str, view: View) -> None:
 
 
 def _contents(path: Path, view: View) -> None:
+    from fedsub.data.heat import summarise
     from fedsub.data.store import open_clients, provenance
-    from fedsub.heat import summarise
 
     made = provenance(path) or {}
     with view.busy("Reading"):

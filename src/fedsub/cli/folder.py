@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedsub.cli import own
-from fedsub.cli.experiment import Experiment
-from fedsub.config import parse, show
 from fedsub.errors import CheckpointError, ConfigError
+from fedsub.study.experiment import own
+from fedsub.study.experiment.config import parse, show
+from fedsub.study.experiment.experiment import Experiment
 
 FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
 # May change between the start and a resume: they change no result. So may methods be added.
@@ -49,7 +49,7 @@ def check(out: Path, experiment: Experiment, *, resume: bool) -> None:
 
 def write(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> None:
     """``methods`` are the complete settings by label, for readers; a resume makes them anew from ``config``."""
-    from fedsub.files import digest, dump, write_atomic, writing
+    from fedsub.disk.files import digest, dump, write_atomic, writing
 
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _objective_warnings(content: dict[str, Any]) -> list[str]:
-    from fedsub.files import digest
+    from fedsub.disk.files import digest
 
     known = content.get("objective")
     if known is None:

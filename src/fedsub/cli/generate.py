@@ -22,8 +22,8 @@ def generate(
 ) -> None:
     """Generate data with the shape of a published data set and a known truth. Memory stays bounded at any scale."""
     from fedsub.cli.show import View
+    from fedsub.data.twins import TWINS
     from fedsub.errors import ConfigError, nearest
-    from fedsub.twins import TWINS
 
     if name not in TWINS:
         raise ConfigError(f"There is no twin {name!r}; {nearest(name, TWINS)}")

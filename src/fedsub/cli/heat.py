@@ -23,7 +23,7 @@ def show(what: str, flags: DataFlags, out: Path | None) -> None:
     made = experiment(what, flags)
     view = View(as_json=flags.json)
     with view.busy("Reading"):
-        from fedsub.heat import HeatSummary, plot, summarise
+        from fedsub.data.heat import HeatSummary, plot, summarise
 
         clients = made.clients(labelled=False)
         cohort = made.cohort(len(clients)) or len(clients)

@@ -15,10 +15,10 @@ from fedsub.cli.options import DATA, TRAIN, Flags, takes
 from fedsub.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedsub.cli.experiment import Experiment
     from fedsub.cli.show import View
-    from fedsub.mixture.choose import LambdaPath
-    from fedsub.mixture.method import Mixture
+    from fedsub.families.mixture.method import Mixture
+    from fedsub.study.experiment.experiment import Experiment
+    from fedsub.study.lambdas.choose import LambdaPath
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +39,7 @@ def mixture() -> None:
 
 def _lams(text: str) -> int | list[float]:
     """13, "0.01,0.1,1" or "0.001..10/9"; 0 and inf are always added."""
-    from fedsub.tuning.space import make_axis
+    from fedsub.study.tuning.space import make_axis
 
     if text.strip().isdigit():
         return int(text)
@@ -158,7 +158,7 @@ def path(
 
 
 def _method(made: Experiment) -> Mixture:
-    from fedsub.mixture.method import Mixture
+    from fedsub.families.mixture.method import Mixture
 
     (label, found), *_ = made.methods(2).items()
     if not isinstance(found, Mixture) or not hasattr(found.solver, "lam"):
@@ -172,8 +172,8 @@ def _trace(
     made: Experiment, view: View, *, what: str, method: Mixture | None, validation: float, resume: bool, **options: Any
 ) -> None:
     from fedsub.cli import folder
-    from fedsub.cli.experiment import expand
     from fedsub.cli.train import _counts
+    from fedsub.study.experiment.experiment import expand
 
     config = made.config
     if not 0 < validation < 1:
@@ -181,7 +181,7 @@ def _trace(
     out = expand(config.run.out) if config.run.out else folder.default_out(f"{made.name}-path")
     seed = config.train.seed_list[0]
     with view.busy("Loading"):
-        from fedsub.mixture.choose import choose_lambda
+        from fedsub.study.lambdas.choose import choose_lambda
 
         train, held_out, _, test = made.split_with_validation(made.clients(), validation)
         objective = made.objective(train)(seed)
@@ -223,8 +223,8 @@ def _next(lam: float, method: Mixture | None, rounds: int | None) -> str:
 
 
 def _watch(view: View) -> Any:
-    from fedsub.mixture.choose import Watcher
-    from fedsub.mixture.pathplot import name
+    from fedsub.study.lambdas.choose import Watcher
+    from fedsub.study.lambdas.plot import name
 
     class Lines(Watcher):
         """``λ = 0.1, 3 of 15: f 0.1234, 57 communications, validation ce 0.2345``; a bar on a terminal."""
@@ -274,8 +274,8 @@ def _report(found: LambdaPath, view: View, then: str) -> None:
     from rich.table import Table
 
     from fedsub.cli.show import number
-    from fedsub.mixture.pathplot import name
-    from fedsub.report.words import words
+    from fedsub.study.lambdas.plot import name
+    from fedsub.study.report.words import words
 
     metrics = [key for key in found.points[0] if "." in key and not key.endswith("half_ce")]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)

@@ -11,9 +11,9 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedsub.callbacks import Callback
 from fedsub.cli.show import View, number
-from fedsub.comparing import slug
+from fedsub.running.callbacks import Callback
+from fedsub.study.comparing import slug
 
 
 class Follow(Callback, AbstractContextManager):

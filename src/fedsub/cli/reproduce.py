@@ -13,12 +13,12 @@ import typer
 
 from fedsub.cli.progress import bars
 from fedsub.cli.show import View
-from fedsub.report.words import duration
-from fedsub.reproduce import Request
-from fedsub.reproduce import reproduce as make
-from fedsub.running import Interrupted
-from fedsub.tuning.trials import Job, Trial
-from fedsub.tuning.workers import Watch
+from fedsub.running.run import Interrupted
+from fedsub.study.report.words import duration
+from fedsub.study.reproduce import Request
+from fedsub.study.reproduce import reproduce as make
+from fedsub.study.tuning.trials import Job, Trial
+from fedsub.study.tuning.workers import Watch
 
 PAUSE = 30.0  # seconds between two lines while a long run goes on, where there is no bar
 

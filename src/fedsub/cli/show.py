@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from fedsub.comparing import Comparison
+    from fedsub.study.comparing import Comparison
 
 
 class View:
@@ -38,7 +38,7 @@ class View:
 
     def table(self, comparison: Comparison) -> None:
         if self.console.is_terminal:
-            from fedsub.report.table import rich_table
+            from fedsub.study.report.table import rich_table
 
             self.console.print(rich_table(comparison, self.console.width))
         else:  # a file or a pipe has no width to fold to
@@ -47,7 +47,7 @@ class View:
     def finish(self, value: dict[str, Any]) -> None:
         """The one JSON object of --json."""
         if self.as_json:
-            from fedsub.files import plain
+            from fedsub.disk.files import plain
 
             try:
                 sys.stdout.write(json.dumps(plain(value, special=lambda _: None), indent=2) + "\n")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedsub.cli import folder
-from fedsub.cli.experiment import Experiment, expand
 from fedsub.cli.show import View
 from fedsub.errors import ConfigError, MethodError, nearest
+from fedsub.study.experiment.experiment import Experiment, expand
 
 if TYPE_CHECKING:
     from fedsub.cli.progress import Follow
-    from fedsub.comparing import Comparison
     from fedsub.data import Clients
-    from fedsub.losses import Loss
-    from fedsub.result import Target
+    from fedsub.objective.losses import Loss
+    from fedsub.running.result import Target
+    from fedsub.study.comparing import Comparison
 
 
 def train(experiment: Experiment, view: View, *, command: str, out: Path | None = None, resume: bool = False) -> None:
@@ -30,7 +30,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         out = expand(config.run.out) if config.run.out else folder.default_out(experiment.name)
     folder.check(out, experiment, resume=resume)
     with view.busy("Loading"):
-        from fedsub.comparing import compare
+        from fedsub.study.comparing import compare
 
         target = _target(config.run.target)
         experiment.methods(1)  # mistakes in settings come before minutes of reading
@@ -61,7 +61,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
     watch = follow(view, list(methods), seeds, rounds, target.metric if target else None)
     callbacks: list[Any] = [watch]
     if config.run.tensorboard:
-        from fedsub.callbacks import TensorBoard
+        from fedsub.running.callbacks import TensorBoard
 
         callbacks.append(TensorBoard(str(out / "tensorboard")))
     with stopping(out, view, watch), watch:
@@ -94,8 +94,8 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
 
 def finished(experiment: Experiment, out: Path) -> Comparison | None:
     """The comparison of a directory in which every run is finished; needs no data."""
-    from fedsub.comparing import Comparison, slug
-    from fedsub.running import finished_result
+    from fedsub.running.run import finished_result
+    from fedsub.study.comparing import Comparison, slug
 
     results: dict[str, list[Any]] = {}
     for label in experiment.settings(1):
@@ -162,7 +162,7 @@ def _first_rounds(comparison: Comparison) -> list[str]:
 @contextmanager
 def stopping(out: Path, view: View, watch: Follow) -> Iterator[None]:
     """Ctrl-C: say what is kept and how to go on; exit code 130."""
-    from fedsub.running import Interrupted
+    from fedsub.running.run import Interrupted
 
     where = shlex.quote(str(out))
     try:
@@ -178,14 +178,14 @@ def stopping(out: Path, view: View, watch: Follow) -> Iterator[None]:
 
 
 def _target(text: str | None) -> Target | None:
-    from fedsub.result import Target
+    from fedsub.running.result import Target
 
     return None if text is None else Target.parse(text)
 
 
 def _check_metric(target: Target, loss: Loss | None, splits: list[str]) -> None:
     """A target on a metric that is never measured would be missed without a word. No loss: a built-in model's."""
-    from fedsub.losses import Binary, measured
+    from fedsub.objective.losses import Binary, measured
 
     kinds = measured(Binary() if loss is None else loss)
     known = [f"{split}.{kind}" for split in splits for kind in kinds]

@@ -12,16 +12,16 @@ import typer
 from rich.text import Text
 
 from fedsub.cli import folder
-from fedsub.cli.experiment import Experiment, Model, expand
 from fedsub.cli.progress import bars
 from fedsub.cli.show import View, number
 from fedsub.cli.train import _counts, _device
 from fedsub.errors import ConfigError
-from fedsub.running import Interrupted
-from fedsub.tuning import Tuning
-from fedsub.tuning import tune as search_for
-from fedsub.tuning.trials import Job, Trial
-from fedsub.tuning.workers import Watch
+from fedsub.running.run import Interrupted
+from fedsub.study.experiment.experiment import Experiment, Model, expand
+from fedsub.study.tuning import Tuning
+from fedsub.study.tuning import tune as search_for
+from fedsub.study.tuning.trials import Job, Trial
+from fedsub.study.tuning.workers import Watch
 
 
 class Lines(Watch):

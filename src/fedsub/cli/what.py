@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedsub import tasks
-from fedsub.cli.experiment import TABLES, Experiment, expand
-from fedsub.cli.fitting import fit_model
 from fedsub.cli.options import DataFlags, given
-from fedsub.config import merge, parse, parse_set, read_toml
 from fedsub.errors import ConfigError, nearest
-from fedsub.names import normal
+from fedsub.study.experiment import tasks
+from fedsub.study.experiment.config import merge, parse, parse_set, read_toml
+from fedsub.study.experiment.experiment import TABLES, Experiment, expand
+from fedsub.study.experiment.fitting import fit_model
+from fedsub.study.experiment.selecting import select
 
 OWN_SETTINGS = ("lr", "local_steps", "local_epochs", "batch_size", "clients_per_round")
 
@@ -106,19 +106,3 @@ def _tables(texts: list[str]) -> list[str] | dict[str, list[str]]:
         name: [c.strip() for c in columns.split(",") if c.strip()] if equals else [name]
         for name, equals, columns in pairs
     }
-
-
-def select(configured: dict[str, Any], chosen: list[str]) -> dict[str, Any]:
-    from fedsub.methods import CATALOGUE
-
-    labels = {normal(label): label for label in configured}
-    out: dict[str, Any] = {}
-    for name in chosen:
-        key = normal(name)
-        if key in labels:
-            out[labels[key]] = configured[labels[key]]
-        elif key in CATALOGUE:
-            out[key] = {}
-        else:
-            raise ConfigError(f"There is no method {name!r}; {nearest(key, {*CATALOGUE, *configured})}")
-    return out

@@ -10,7 +10,7 @@ import numpy as np
 from fedsub.data.clients import Clients
 from fedsub.data.convex.divide import Alpha, Count, How, Scaling, Seed, divide
 from fedsub.data.convex.libsvm import sklearn_datasets
-from fedsub.datasets.options import Says
+from fedsub.data.datasets.options import Says
 from fedsub.errors import DataError, nearest
 
 

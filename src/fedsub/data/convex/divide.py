@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 
 from fedsub.data.clients import Array, Clients
-from fedsub.datasets.options import Says
+from fedsub.data.datasets.options import Says
 from fedsub.errors import DataError, nearest
 
 Split = Literal["sorted", "uniform", "hom", "dirichlet"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedsub.data.clients import Array, Clients
 from fedsub.data.convex.divide import FEATURES, LABEL, Count, Seed, check_size
-from fedsub.datasets.options import Says
+from fedsub.data.datasets.options import Says
 from fedsub.errors import DataError
 
 Samples = Annotated[int, Says("samples of each client")]

@@ -1,0 +1,268 @@
+"""The directory of one training run: what it was asked to do, what happened, and where to go on.
+
+config.json      the full configuration, written once
+versions.json    python, torch, numpy, fedsub, platform
+metrics.jsonl    one line a round; the same bytes whether or not the run was interrupted
+traffic.jsonl    bytes per client
+samples.npy      how many training samples each client has, for estimates of time (`fedsub.study.costs`)
+timing.jsonl     seconds, CPU seconds, peak memory: never the same twice, so apart
+events.jsonl     sentences: rejected updates, damaged checkpoints, the choice of engine
+engine.json      what engine="auto" chose, as soon as it is known
+checkpoints/     see `fedsub.disk.checkpoint`
+result.json      written last: its presence means that the run is finished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsub.disk.files import TEMPORARY, JsonLines, dump, plain, remove_temporaries, write_atomic, writing
+from fedsub.errors import CheckpointError, ConfigError, RunError
+
+FORMAT, VERSION = "fedsub-run", 1
+REWOUND = ("metrics", "traffic", "timing")  # cut back on resume; events tell the whole story
+LOGS = (*REWOUND, "events")
+SAMPLES = "samples.npy"
+_OWN = {SAMPLES, "config.json", "versions.json", "engine.json", "result.json", "checkpoints", ".lock"}
+_OWN |= {f"{name}.jsonl" for name in LOGS}
+_ABSENT = "absent"
+
+
+class RunDir:
+    """A run directory. Making the object only looks; `start` creates, locks and opens it.
+
+    with RunDir("out/run") as run:
+        run.start(config)
+        run.log_metrics({"round": 1, "loss": 0.25})
+        meta = {"files": run.positions()}          # into the checkpoint of the round
+        run.finish({"loss": 0.25})
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock: int | None = None
+        self._logs: dict[str, JsonLines] = {}
+        self._check_ours()
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for `Checkpoints`."""
+        return self.path / "checkpoints"
+
+    @property
+    def started(self) -> bool:
+        """Whether a configuration was written here, by this process or an earlier one."""
+        return (self.path / "config.json").exists()
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        """Take the directory for this process; the configuration must be the one it was started with."""
+        if self._lock is not None:
+            raise RunError(f"{self.path} is already started in this process; use the same RunDir.")
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        try:
+            self._check_ours()  # again: another process may have filled it before the lock was ours
+            remove_temporaries(self.path)
+            self.check(config)
+            changed = self._write_versions()
+            if not self.started:
+                write_atomic(self.path / "config.json", dump(config, indent=2))
+            with writing(self.checkpoints):
+                self.checkpoints.mkdir(exist_ok=True)
+            for name in LOGS:
+                self._logs[name] = JsonLines(self.path / f"{name}.jsonl")
+            if changed:
+                self.log_event(f"Resumed with other versions ({changed}); results may differ in the last digits.")
+        except BaseException:
+            self.close()
+            raise
+
+    # Logs
+
+    def log_metrics(self, *rows: Mapping[str, Any]) -> None:
+        self._log("metrics").append(*rows)
+
+    def log_traffic(self, *rows: Mapping[str, Any]) -> None:
+        self._log("traffic").append(*rows)
+
+    def log_timing(self, *rows: Mapping[str, Any]) -> None:
+        self._log("timing").append(*rows)
+
+    def log_event(self, sentence: str, **details: Any) -> None:
+        """A sentence for people, with the time; `details` for programs."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._log("events").append({"time": now, "event": sentence, **details})
+
+    def keep_samples(self, sizes: np.ndarray) -> None:
+        """How many training samples each client has, written once."""
+        path = self.path / SAMPLES
+        if not path.exists():
+            raw = io.BytesIO()
+            np.save(raw, np.asarray(sizes, np.uint32), allow_pickle=False)
+            write_atomic(path, raw.getvalue())
+
+    def flush(self) -> None:
+        """Return once everything logged is on the disk."""
+        for name in LOGS:
+            self._log(name).flush()
+
+    def positions(self) -> dict[str, int]:
+        """The ends of the logs, for a checkpoint's meta. Flushes: a checkpoint must not outlive its lines."""
+        self.flush()
+        return {name: self._log(name).position for name in REWOUND}
+
+    def rewind(self, positions: Mapping[str, int] | None) -> None:
+        """Cut the logs back to a checkpoint's `positions`; None: to the beginning. Events stay."""
+        target = dict.fromkeys(REWOUND, 0) if positions is None else dict(positions)
+        if lacking := [name for name in REWOUND if name not in target]:
+            raise CheckpointError(f"The checkpoint has no position for {', '.join(lacking)}; it cannot be resumed.")
+        for name in REWOUND:  # all or none
+            self._log(name).check(target[name])
+        for name in REWOUND:
+            self._log(name).truncate(target[name])
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write the result, after everything that led to it."""
+        self.flush()
+        write_atomic(self.path / "result.json", dump(result, indent=2))
+
+    # Opening and closing
+
+    def close(self) -> None:
+        """Close the logs and let other processes in. May be called twice."""
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _log(self, name: str) -> JsonLines:
+        if name not in self._logs:
+            raise RunError(f"The run in {self.path} is not open; call start(config) first.")
+        return self._logs[name]
+
+    def _take_lock(self) -> None:
+        """A lock of the operating system: it ends with the process, however that ends."""
+        path = self.path / ".lock"
+        with writing(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(handle, 32, 0).decode(errors="replace").strip()
+            os.close(handle)
+            if not isinstance(error, BlockingIOError):
+                raise RunError(f"{path} cannot be locked ({error.strerror}); use a local disk.") from error
+            raise RunError(
+                f"Another process{f' (pid {owner})' if owner else ''} is training into {self.path}; "
+                "wait for it, or choose another --out."
+            ) from error
+        self._lock = handle
+        with writing(path):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+
+    def _check_ours(self) -> None:
+        """Refuse a directory with files of somebody else, before anything is written into it."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file, not a directory; choose another --out.")
+        # A start that was cut short left only our names; later, people add plots of their own.
+        other = sorted(p.name for p in self.path.iterdir() if p.name not in _OWN and not p.name.endswith(TEMPORARY))
+        marker = self.path / "versions.json"
+        if marker.exists():
+            found = _read(marker)
+            if found.get("format") == FORMAT and found.get("version", 0) > VERSION:
+                raise CheckpointError(f"{self.path} was written by a newer fedsub; install that one.")
+            if found.get("format") != FORMAT:
+                other = other or [marker.name]
+            elif self.started:
+                return
+        elif self.started:
+            other = other or ["config.json"]  # versions.json is written before it: this one is not ours
+        if other:
+            raise ConfigError(f"{self.path} holds other files ({other[0]}); choose another --out.")
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Refuse a configuration that is not the one this run was started with, if it was started."""
+        if not self.started:
+            return
+        before, now = dict(_leaves(_read(self.path / "config.json"))), dict(_leaves(plain(config)))
+        lines = [
+            f"  {key}: {_shown(before, key)} in the directory, {_shown(now, key)} now"
+            for key in sorted(before.keys() | now.keys())
+            if _shown(before, key) != _shown(now, key)
+        ]
+        if lines:
+            raise CheckpointError(
+                f"{self.path} belongs to a run with another configuration:\n" + "\n".join(lines) + "\n"
+                "Use the same configuration to resume it, or choose another --out."
+            )
+
+    def _write_versions(self) -> str:
+        """Write the versions once; later, say which of them changed."""
+        path = self.path / "versions.json"
+        now = {"format": FORMAT, "version": VERSION, **_versions()}
+        if not path.exists():
+            write_atomic(path, dump(now, indent=2))
+            return ""
+        before = _read(path)
+        return ", ".join(f"{k} {v}, before {before.get(k)}" for k, v in now.items() if before.get(k) != v)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("torch", "numpy", "fedsub"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a source tree
+            found[name] = "not installed"
+    return {**found, "platform": platform.platform()}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); restore it, or choose another --out.") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} is not a JSON object; restore it, or choose another --out.")
+    return data
+
+
+def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a nested configuration by dotted name; lists are compared as a whole."""
+    if isinstance(value, dict) and (value or not prefix):
+        for key, item in value.items():
+            yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
+    else:
+        yield prefix, value
+
+
+def _shown(leaves: Mapping[str, Any], key: str) -> str:
+    """A setting as text. Text, because Python takes 1, 1.0 and true for equal."""
+    return json.dumps(leaves[key], sort_keys=True) if key in leaves else _ABSENT

@@ -1,0 +1,181 @@
+"""FedMAvg and SFMF as methods of `fedsub.run`: client = user, W = the item table, h = what clients keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.data.clients import Clients
+from fedsub.errors import MethodError, NoUsableClient
+from fedsub.families.factorisation.measures import measure
+from fedsub.families.factorisation.ranking import rank_metrics
+from fedsub.families.factorisation.rounds import Outcome, rounds_of
+from fedsub.families.factorisation.settings import SFMF, FedMAvg
+from fedsub.families.factorisation.stacks import Data, from_ratings
+from fedsub.method.slots import Options, Prepared
+from fedsub.objective.losses import Squared
+from fedsub.objective.models.factorisation import Factorisation
+from fedsub.objective.problem import Problem
+from fedsub.round.memory import ClientState, Moved
+from fedsub.round.predict import PersonalModel
+from fedsub.round.rounds import RoundReport
+from fedsub.round.state import put_back
+from fedsub.trees import Tree
+
+TABLE, SLOT, NUMBER = "items.weight", "personal", 4  # NUMBER: bytes of a step size on the wire
+
+
+def prepare(method: FedMAvg | SFMF, problem: Problem, params: Tree, options: Options) -> Prepared:
+    trainer = FactorisationTrainer(method, problem, params, options)
+    loss = problem.objective.loss
+    assert isinstance(loss, Squared)
+    groups = len(trainer.data.stacks)
+    return Prepared(
+        trainer, f"factorisation: all clients at once, in {groups} groups of about the same size",
+        (trainer.item, loss.label),
+    )  # fmt: skip
+
+
+class _Engine:
+    name = "factorisation"
+
+
+class Kept:
+    """The state beside W: every client's vector and offset. Of W it notes which rows moved."""
+
+    def __init__(self, problem: Problem, params: Tree, names: tuple[str, ...], options: Options, *, all_rows: bool):
+        self.clients = ClientState(problem, params, {SLOT: names}, folder=options.scratch)
+        self.tracking, self.all_rows = True, all_rows
+        self.moved = Moved(len(params[TABLE]))
+        self._everyone = torch.arange(len(problem.clients))
+
+    def small(self) -> Tree:
+        return {}
+
+    def tables(self) -> Tree:
+        return {f"client/{name}": value for name, value in self.clients.tensors.items()}
+
+    def note(self, rows: Tensor) -> None:
+        if self.tracking:
+            self.moved.add(rows)
+            for moved in self.clients.moved.values():
+                moved.add(self._everyone)
+
+    def take_moved(self) -> dict[str, np.ndarray] | None:
+        moved = {TABLE: self.moved.take()}
+        moved |= {f"client/{name}": rows.take() for name, rows in self.clients.moved.items()}
+        return None if self.all_rows else moved
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        put_back(self.tables(), tensors)
+
+
+class FactorisationTrainer:
+    """The rounds of FedMAvg or SFMF on a problem whose module is a `Factorisation`."""
+
+    def __init__(self, method: FedMAvg | SFMF, problem: Problem, params: Tree, options: Options):
+        module, loss = problem.objective.module, problem.objective.loss
+        if not isinstance(module, Factorisation) or not isinstance(loss, Squared):
+            raise MethodError(
+                f"{method.name} factorises ratings: it needs the model 'factorisation' with losses.squared, got "
+                f'{type(module).__name__}. Make it with fedsub.models.make_objective(clients, "factorisation").'
+            )
+        if getattr(problem.objective, "l2", 0.0):
+            raise MethodError(f"Give l2 to {method.name} itself, not to the objective: its steps depend on it.")
+        self.method, self.problem, self.params, self.options = method, problem, params, options
+        self.engine, self.item = _Engine(), module.item
+        self.names = ("user", "offset") if "offset" in problem.dense else ("user",)
+        self.state = Kept(problem, params, self.names, options, all_rows=isinstance(method, SFMF))
+        user, item, value = ratings_of(problem.clients, module.item, loss.label)
+        offset = self._offsets(module, user, value)
+        w, kept = params[TABLE], self.state.clients.tensors
+        self.data = _to(from_ratings(user, item, value - offset, users=len(problem.clients), items=len(w)), w)
+        self.h = kept[f"{SLOT}/user"].unsqueeze(2)  # a view: what is kept changes with it
+        self.rounds = rounds_of(method, self.data, w, self.h, seed=options.seed, dropout=options.dropout)
+        self._seen = user, item
+
+    def _offsets(self, module: Factorisation, user: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """What is subtracted from each rating: the mean of its client, as the client keeps it, or a constant."""
+        if "offset" not in self.names:
+            return np.full(len(user), float(module.offset))
+        counts = np.bincount(user, minlength=len(self.problem.clients))
+        own = self.state.clients.tensors[f"{SLOT}/offset"]
+        means = np.bincount(user, value, len(counts)) / np.maximum(counts, 1)
+        own.copy_(torch.from_numpy(np.where(counts > 0, means, float(self.params["offset"]))))
+        return own.double().cpu().numpy()[user]
+
+    def round(self, number: int) -> RoundReport:
+        outcome = self.rounds.round(number)
+        everyone, lost, bad = np.arange(len(outcome.sent)), outcome.lost, outcome.bad
+        if bad.any() and self.options.on_bad_update == "raise":
+            named = ", ".join(str(self.problem.clients.client_ids[c]) for c in np.flatnonzero(bad)[:5])
+            raise NoUsableClient(f"Round {number}: what client {named} sent holds NaN or infinity; lower lr.")
+        self._note(outcome)
+        down, up = self.traffic(outcome)
+        return RoundReport(everyone, outcome.loss, down, up, int(lost.sum()), everyone[bad])
+
+    def traffic(self, outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes (down, up) of every client.
+
+        Everybody receives W; those who were drawn send W_p, once for every time. In submodels only the own rows
+        travel, and everybody asks for them by id. FedMAvg's common step costs a number in each direction.
+        """
+        w, count = self.params[TABLE], len(outcome.sent)
+        row = w[:1].numel() * w.element_size()
+        space = self.problem.tables[TABLE]
+        rows = space.counts if self.method.submodel else np.full(count, len(w), np.int64)
+        ids = space.counts * (4 if space.size < 2**32 else 8) if self.method.submodel else 0
+        step = NUMBER if isinstance(self.method, FedMAvg) else 0
+        arrived = np.where(outcome.lost, 0, outcome.sent)
+        return rows * row + step, arrived * rows * row + ids + step
+
+    def _note(self, outcome: Outcome) -> None:
+        space = self.problem.tables[TABLE]
+        senders = np.flatnonzero((outcome.sent > 0) & ~outcome.lost)
+        rows = [space.rows_of(client) for client in senders.tolist()]
+        self.state.note(torch.from_numpy(np.unique(np.concatenate(rows)).astype(np.int64)) if rows else torch.zeros(0))
+
+    def model(self, number: int) -> PersonalModel:
+        return PersonalModel(self.params, self.state.clients, SLOT, self.names)
+
+    def settle(self, number: int) -> None:
+        """Nothing is ever owed."""
+
+    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
+        """The objective and the distance from stationarity, on the training data."""
+        method = self.method if isinstance(self.method, FedMAvg) else FedMAvg()
+        found = measure(self.data, method, self.params[TABLE], self.h)
+        return {f"train.{name}": value for name, value in found.items()}
+
+    def final_measures(self, splits: dict[str, Clients]) -> dict[str, dict[str, Any]]:
+        """Ranking of every split but the training data: ``ranking``, with precision, recall and NDCG."""
+        own = self.problem.clients
+        return {
+            name: {"ranking": rank_metrics(self, clients)}
+            for name, clients in splits.items()
+            if clients is not own and clients.fingerprint != own.fingerprint
+        }
+
+
+def ratings_of(clients: Clients, item: str, value: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(client, item, rating) of every sample."""
+    samples = np.arange(clients.samples)
+    arrays = clients.gather(samples, (item, value), local=False)
+    return clients.clients_of(samples), arrays[item], arrays[value].astype(np.float64)
+
+
+def _to(data: Data, like: Tensor) -> Data:
+    """The same data in the type and on the device of the model."""
+    from dataclasses import replace
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(like.device) if value.dtype == torch.int64 else value.to(like)
+
+    stacks = tuple(replace(stack, **{k: moved(v) for k, v in vars(stack).items()}) for stack in data.stacks)
+    return replace(data, stacks=stacks)

@@ -1,0 +1,1 @@
+"""The slots of a method, what fills them, and named compositions."""

@@ -1,0 +1,166 @@
+"""Which samples a client trains on in a round: step by step, a pure function of (seed, round, client).
+
+Batches are visited in passes over the client's data. The last batch of a pass is what is left (never
+topped up), and passes follow each other until the steps are done, so every client does its steps,
+however little data it has. Drawn with replacement, every batch is full.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from fedsub import rng
+from fedsub.data.clients import Clients
+from fedsub.errors import MethodError
+from fedsub.method.groups import Cohort
+from fedsub.method.slots import Local
+
+ORDERS = ("shuffled", "ordered", "replacement")
+
+# Sorting packs (pass, random, position) into one 64-bit word; longer clients are drawn one by one.
+_POSITION_BITS, _RANDOM_BITS = 13, 36
+_LONG = 1 << _POSITION_BITS
+_BLOCK = 1 << (64 - _POSITION_BITS - _RANDOM_BITS)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """samples [K, steps, B] (indices into the columns) and weights of the same shape.
+
+    Weights of one step sum to 1 over its real samples and are 0 for padding (a padded place repeats a
+    sample of the same client). ``steps`` [K] is how many steps each client does.
+    """
+
+    samples: np.ndarray
+    weights: np.ndarray
+    steps: np.ndarray
+
+    @property
+    def padded(self) -> bool:
+        return bool((self.weights == 0).any())
+
+
+def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: int) -> Batches:
+    """The batches of one round for every client of the cohort."""
+    sizes = clients.sizes[cohort.clients]
+    size = _width(clients, int(sizes.max()), local)
+    per_pass = -(-sizes // size)
+    if local.local_epochs is not None:
+        steps = local.local_epochs * per_pass
+    else:
+        assert local.local_steps is not None
+        steps = np.full(len(sizes), local.local_steps, np.int64)
+    step = np.arange(int(steps.max()))
+    place = (step % per_pass[:, None])[:, :, None] * size + np.arange(size)  # position within the pass
+    real = place < sizes[:, None, None]
+    if local.batches == "replacement" and local.batch_size is not None:
+        real[:] = True  # without passes there is no rest
+    if local.local_epochs is not None:
+        real &= (step < steps[:, None])[:, :, None]
+    words = cohort.words(seed, rng.BATCH, round)
+    if local.batches == "replacement":
+        tick = (step[:, None] * size + np.arange(size)).astype(np.uint64)
+        with np.errstate(over="ignore"):
+            place = rng.below(rng.mix(words[:, None, None] + tick), sizes[:, None, None])
+    else:
+        place = np.minimum(place, sizes[:, None, None] - 1)
+        if local.batches == "shuffled":
+            place = _shuffle(place, step // per_pass[:, None], sizes, words, int(step.size) * size)
+    if real.all():
+        weights = np.full(place.shape, 1.0 / size, np.float32)
+    else:
+        weights = real * (1.0 / np.maximum(real.sum(2, keepdims=True), 1)).astype(np.float32)
+    return Batches(clients.offsets[cohort.clients][:, None, None] + place, weights, steps)
+
+
+def _width(clients: Clients, longest: int, local: Local) -> int:
+    """Places of a batch: no more than the largest client can fill.
+
+    For whole local data as one batch, it is the cohort's longest, rounded up to one of a few sizes: engines
+    prepare for each width that they meet.
+    """
+    most = int(clients.sizes.max())
+    if local.batch_size is not None:
+        return local.batch_size if local.batches == "replacement" else min(local.batch_size, most)
+    step = max(1, 1 << max(0, longest.bit_length() - 3))
+    return min(most, -(-longest // step) * step)
+
+
+def _shuffle(place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
+    """Replace positions by a random permutation of each pass: place [K, steps, B], turn [K, steps]."""
+    short = np.flatnonzero(sizes < _LONG)
+    if len(short) == len(sizes):
+        return _shuffle_short(place, turn, sizes, words)
+    out = np.empty_like(place)
+    if len(short):
+        out[short] = _shuffle_short(place[short], turn[short], sizes[short], words[short])
+    for k in np.setdiff1d(np.arange(len(sizes)), short):
+        for t in range(int(turn[k, -1]) + 1):
+            need = min(int(sizes[k]), most)
+            now = turn[k] == t
+            chosen = rng.first_of_permutation(int(sizes[k]), need, rng.key(words[k].view(np.int64), t))
+            out[k, now] = chosen[place[k, now]]
+    return out
+
+
+def _shuffle_short(place: np.ndarray, turn: np.ndarray, sizes: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """The same for clients whose permutations are sorted together."""
+    passes = turn[:, -1] + 1
+    first_pair = np.cumsum(passes) - passes
+    pair_client = np.repeat(np.arange(len(sizes)), passes)
+    pair_turn = np.arange(len(pair_client)) - first_pair[pair_client]
+    pair_sizes = sizes[pair_client]
+    order = _permutations(pair_sizes, rng.key(words[pair_client].view(np.int64), pair_turn))
+    starts = np.cumsum(pair_sizes) - pair_sizes
+    begin = starts[first_pair[:, None] + turn]
+    return order.take(begin[:, :, None] + place)
+
+
+def _permutations(lengths: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """A random permutation of range(n) for every n of ``lengths``, laid one behind the other."""
+    parts = []
+    for low in range(0, len(lengths), _BLOCK):
+        n = lengths[low : low + _BLOCK]
+        pair = np.repeat(np.arange(len(n)), n)
+        position = np.arange(len(pair)) - (np.cumsum(n) - n).take(pair)
+        position = position.view(np.uint64)
+        with np.errstate(over="ignore"):
+            noise = rng.mix(words[low : low + _BLOCK].take(pair) + position)
+        packed = pair.view(np.uint64) << np.uint64(_POSITION_BITS + _RANDOM_BITS)
+        packed |= (noise >> np.uint64(64 - _RANDOM_BITS)) << np.uint64(_POSITION_BITS)
+        packed |= position
+        packed.sort()
+        parts.append((packed & np.uint64(_LONG - 1)).view(np.int64))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def check_number(name: str, value: Any, *, whole: bool = False) -> None:
+    """Refuse a setting of a method that is not a finite number, or not a whole one."""
+    right = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if not right or not math.isfinite(value):
+        kind = "a whole number" if whole else "a finite number"
+        raise MethodError(f"{name} must be {kind}, got {value!r}.")
+
+
+def check_local(local: Local) -> None:
+    """Refuse local work that cannot be done."""
+    check_number("lr", local.lr)
+    for name in ("local_steps", "local_epochs", "batch_size"):
+        if (value := getattr(local, name)) is not None:
+            check_number(name, value, whole=True)
+    if (local.local_steps is None) == (local.local_epochs is None):
+        raise MethodError("Give either local_steps or local_epochs, not both and not neither.")
+    amount = local.local_steps if local.local_epochs is None else local.local_epochs
+    if amount is None or amount < 1:
+        raise MethodError(f"local_steps and local_epochs must be at least 1, got {amount}.")
+    if local.batch_size is not None and local.batch_size < 1:
+        raise MethodError(f"batch_size must be at least 1 (or None for all local data), got {local.batch_size}.")
+    if local.batches not in ORDERS:
+        raise MethodError(f"batches must be one of {', '.join(ORDERS)}; got {local.batches!r}.")
+    if not local.lr > 0:
+        raise MethodError(f"lr must be a positive number, got {local.lr}.")

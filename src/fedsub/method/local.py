@@ -1,0 +1,194 @@
+"""Local solvers: how a client improves its copy of the submodel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsub.errors import MethodError
+from fedsub.method.batches import check_local, check_number
+from fedsub.method.clipping import clip
+from fedsub.method.patterns import Groups, check_groups, matching, setting
+from fedsub.method.schedules import Schedule
+from fedsub.method.slots import Work
+from fedsub.trees import Tree
+
+# Adam's tensors are as long as a multiple of this: torch rounds values that do not fill a vector register unlike the
+# rest, and a client's result must not depend on where in a tensor it stands.
+_WIDTH = 16
+
+
+@dataclass(frozen=True)
+class _Solver:
+    """What all solvers share: how much work, on which batches, at which rate.
+
+    Either ``local_steps`` steps, or ``local_epochs`` passes over the client's data (then the number of
+    steps differs by client). ``batch_size=None`` takes all local data as one batch. ``batches``:
+    "shuffled" (a fresh permutation each pass), "ordered" (file order, from the start each round) or
+    "replacement".
+
+    ``clip_norm`` scales a client's gradient down to that Euclidean norm; ``weight_decay`` then adds
+    weight_decay · x. ``schedule`` changes the rate over rounds; ``groups`` sets lr, weight_decay and
+    clip_norm by parameter pattern (a pattern's gradient is clipped by its own norm).
+    """
+
+    lr: float = 0.1
+    local_steps: int | None = 10
+    local_epochs: int | None = None
+    batch_size: int | None = 5
+    batches: str = "shuffled"
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    schedule: Schedule | None = None
+    groups: Groups | None = None
+
+    def __post_init__(self) -> None:
+        check_local(self)  # type: ignore[arg-type]
+        check_groups(self.groups, ("lr", "weight_decay", "clip_norm"), type(self).__name__)
+        check_number("weight_decay", self.weight_decay)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm)
+        if self.schedule is not None and not hasattr(self.schedule, "factor"):
+            raise MethodError(f"schedule must have factor(round), like Cosine(400); got {self.schedule!r}.")
+        for values in ({"weight_decay": self.weight_decay, "clip_norm": self.clip_norm}, *(self.groups or {}).values()):
+            if values.get("weight_decay", 0) < 0 or not (values.get("lr", 1) > 0):
+                raise MethodError(f"lr must be positive and weight_decay not negative, got {dict(values)}.")
+            if (norm := values.get("clip_norm")) is not None and not norm > 0:
+                raise MethodError(f"clip_norm must be positive (or left out), got {norm}.")
+
+    @property
+    def largest_lr(self) -> float:
+        return max(self.lr, *(v.get("lr", 0.0) for v in (self.groups or {}).values()), 0.0)
+
+    def rate(self, round: int) -> float:
+        return self.lr if self.schedule is None else self.lr * self.schedule.factor(round)
+
+    def scale(self, name: str) -> float:
+        return setting(self.groups, name, "lr", self.lr) / self.lr
+
+    def _clipped_and_decayed(self, params: Tree, grads: Tree, work: Work) -> Tree:
+        if self.clip_norm is not None or self.groups:
+            grads = self._clipped(grads, work)
+        if self.weight_decay or self.groups:
+            decay = {n: setting(self.groups, n, "weight_decay", self.weight_decay) for n in grads}
+            grads = {n: g.add(params[n], alpha=decay[n]) if decay[n] else g for n, g in grads.items()}
+        return grads
+
+    def _clipped(self, grads: Tree, work: Work) -> Tree:
+        grads = dict(grads)
+        if not self.groups:
+            assert self.clip_norm is not None
+            clip(grads, list(grads), self.clip_norm, work.group)
+            return grads
+        together: dict[tuple[str | None, float], list[str]] = {}
+        for name in grads:
+            pattern = matching(self.groups, name, "clip_norm")
+            if (norm := setting(self.groups, name, "clip_norm", self.clip_norm)) is not None:
+                together.setdefault((pattern, norm), []).append(name)
+        for (_, norm), names in together.items():
+            clip(grads, names, norm, work.group)
+        return grads
+
+    def _move(self, params: Tree, directions: Tree, work: Work, factor: float = 1.0) -> None:
+        """x ← x − rate · factor · direction, for clients that still have steps to do."""
+        if work.active is not None:
+            directions = {k: d * work.group.spread(work.active.to(d.dtype), k, d) for k, d in directions.items()}
+        if not work.scales:
+            torch._foreach_add_(list(params.values()), list(directions.values()), alpha=-work.lr * factor)
+            return
+        for name, direction in directions.items():
+            params[name].add_(direction, alpha=-work.rate(name) * factor)
+
+
+@dataclass(frozen=True)
+class SGD(_Solver):
+    """Stochastic gradient descent: x ← x − lr · d, with d the gradient g or, with momentum, d ← ρ d + g.
+
+    The momentum buffer starts at zero in every round.
+    """
+
+    __doc__ = f"{__doc__}\n\n    {_Solver.__doc__}"
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("momentum", self.momentum)
+        if not 0 <= self.momentum < 1:
+            raise MethodError(f"momentum must lie in [0, 1), got {self.momentum}.")
+
+    @property
+    def pure_step(self) -> bool:
+        """Whether a step is a function of tensors alone: then it can be compiled."""
+        return self.momentum == 0 and self.schedule is None
+
+    @property
+    def linear(self) -> bool:
+        """Whether a step adds −rate · gradient and nothing else."""
+        return not (self.momentum or self.weight_decay or self.clip_norm is not None or self.groups)
+
+    def init(self, params: Tree) -> Any:
+        return {n: torch.zeros_like(p) for n, p in params.items()} if self.momentum else None
+
+    def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
+        if self.weight_decay or self.clip_norm is not None or self.groups:
+            grads = self._clipped_and_decayed(params, grads, work)
+        if self.momentum:
+            buffers = list(state.values())
+            torch._foreach_mul_(buffers, self.momentum)
+            torch._foreach_add_(buffers, list(grads.values()))
+            grads = state
+        self._move(params, grads, work)
+
+
+@dataclass(frozen=True)
+class Adam(_Solver):
+    """Adam within a round (Kingma and Ba, ICLR 2015), with bias correction; moments start at zero every round."""
+
+    __doc__ = f"{__doc__}\n\n    {_Solver.__doc__}"
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("beta1", "beta2", "eps"):
+            check_number(name, getattr(self, name))
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
+            raise MethodError(
+                f"Adam needs 0 ≤ beta1, beta2 < 1 and eps > 0; got {self.beta1}, {self.beta2} and {self.eps}."
+            )
+
+    def as_sgd(self) -> SGD:
+        """As much work on the same batches by plain steps, which are a smooth function of the gradients."""
+        return SGD(0.1, self.local_steps, self.local_epochs, self.batch_size, self.batches)
+
+    def init(self, params: Tree) -> Any:
+        def zeros() -> list[Tensor]:
+            return [p.new_zeros(-(-p.numel() // _WIDTH) * _WIDTH) for p in params.values()]
+
+        gradients, directions = zeros(), zeros()
+        within = [[_within(a, p) for a, p in zip(b, params.values(), strict=True)] for b in (gradients, directions)]
+        count = next(iter(params.values())).new_zeros((), dtype=torch.float32)
+        return gradients, directions, zeros(), zeros(), *within, count
+
+    def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
+        grads = self._clipped_and_decayed(params, grads, work)
+        gradients, directions, means, squares, given, taken, count = state
+        torch._foreach_copy_(given, list(grads.values()))
+        torch._foreach_zero_(directions)
+        count.fill_(work.step + 1)
+        # From zero and at rate 1, what torch's one pass leaves is minus Adam's direction.
+        torch._fused_adam_(
+            directions, gradients, means, squares, [], [count] * len(means),
+            lr=1.0, beta1=self.beta1, beta2=self.beta2, eps=self.eps, weight_decay=0.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        self._move(params, dict(zip(grads, taken, strict=True)), work, -1.0)
+
+
+def _within(longer: Tensor, like: Tensor) -> Tensor:
+    """The first values of a flat tensor, in the shape of another."""
+    return longer[: like.numel()].view(like.shape)

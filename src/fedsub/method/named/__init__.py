@@ -1,0 +1,1 @@
+"""Named methods: short functions that return a composition of slots."""

@@ -1,0 +1,32 @@
+"""A limit on how far one row of a table may move in a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsub.errors import MethodError
+from fedsub.method.batches import check_number
+from fedsub.method.slots import Method, Part, Total
+from fedsub.trees import Tree
+
+
+@dataclass(frozen=True)
+class ClipRows(Part):
+    """The server scales each row of the mean update down to the Euclidean norm ``max_norm``; dense parameters stay.
+
+    Another answer to the noisy steps of cold rows than a cap on the heat coefficient: it acts on the step
+    itself, whatever made it large.
+    """
+
+    max_norm: float = 1.0
+
+    def check(self, method: Method) -> None:
+        check_number("max_norm of ClipRows", self.max_norm)
+        if not self.max_norm > 0:
+            raise MethodError(f"max_norm of ClipRows must be positive, got {self.max_norm}.")
+
+    def combine(self, mean: dict[str, Tree], total: Total, state: dict[str, Tree], round: int) -> None:
+        for name, value in mean["update"].items():
+            if name in total.rows:
+                norm = value.reshape(len(value), -1).norm(dim=1).clamp_min_(1e-30)
+                value.mul_((self.max_norm / norm).clamp_max_(1.0).reshape(-1, *[1] * (value.ndim - 1)))

@@ -1,0 +1,99 @@
+"""FedNova: clients that take more local steps must not count for more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedsub.errors import MethodError
+from fedsub.method.parts.prox import Prox
+from fedsub.method.slots import Message, Method, Part, Total, Work
+from fedsub.trees import Tree
+
+
+@dataclass(frozen=True)
+class NormalisedSteps(Part):
+    """X ← X + τ_eff Σ p_i Δ_i / ‖a_i‖₁, where Δ_i = −η Σ_k a_ik g_ik is linear in the client's gradients.
+
+        local solver                    ‖a_i‖₁ after τ_i steps
+        SGD                             τ_i
+        with proximal term, α = η μ     (1 − (1−α)^τ_i) / α
+        momentum ρ                      [τ_i − ρ (1−ρ^τ_i)/(1−ρ)] / (1−ρ)
+
+    ``effective``: τ_eff = Σ p_i ‖a_i‖₁ ("norms") or Σ p_i τ_i ("steps", as the authors' code does with a
+    proximal term). The client sends one number more. Wang et al., "Tackling the Objective Inconsistency
+    Problem in Heterogeneous Federated Optimization", NeurIPS 2020.
+    """
+
+    effective: str = "norms"
+    numbers: ClassVar[tuple[str, ...]] = ("effective",)
+
+    @property
+    def key(self) -> str:
+        return "fednova"
+
+    def check(self, method: Method) -> None:
+        if self.effective not in ("norms", "steps"):
+            raise MethodError(f'effective of NormalisedSteps must be "norms" or "steps", got {self.effective!r}.')
+        local = method.local
+        if type(local).__name__ != "SGD":
+            raise MethodError(
+                f"FedNova needs a local solver that is linear in the gradients, which {type(local).__name__} is not; "
+                "use SGD, with or without momentum or a proximal term."
+            )
+        if local.momentum and any(isinstance(p, Prox) and p.mu for p in method.parts):  # type: ignore[attr-defined]
+            raise MethodError("FedNova knows ‖a‖₁ for momentum or for a proximal term, not for both; leave one out.")
+        if getattr(local, "clip_norm", None) is not None or getattr(local, "weight_decay", 0):
+            raise MethodError("FedNova's ‖a‖₁ does not cover clipping and weight decay; leave them out.")
+        self._check_groups(method)
+        self._check_others(method)
+
+    def _check_groups(self, method: Method) -> None:
+        settings = {key for values in (getattr(method.local, "groups", None) or {}).values() for key in values}
+        if settings & {"clip_norm", "weight_decay"}:
+            raise MethodError("FedNova's ‖a‖₁ does not cover clipping and weight decay; leave them out of groups.")
+        if "lr" in settings and any(isinstance(p, Prox) and p.mu for p in method.parts):
+            raise MethodError(
+                "With a proximal term ‖a‖₁ depends on the rate, and a client sends one number for all parameters; "
+                "leave lr out of groups, or the proximal term."
+            )
+
+    def _check_others(self, method: Method) -> None:
+        for part in method.parts:
+            if part.key == "sign":
+                raise MethodError(
+                    "Sign sends signs, which FedNova's division by the number of steps cannot change, so it would be "
+                    "lost; use ErrorFeedbackSign(), or leave one of them out."
+                )
+            if part.key == "scaffold" and method.parts.index(part) > method.parts.index(self):
+                raise MethodError(
+                    "Scaffold reads the client's path off its update, so it must come before FedNova divides it; "
+                    "write parts=(ControlVariates(), NormalisedSteps())."
+                )
+
+    def finish(self, message: Message, params: Tree, work: Work) -> None:
+        assert work.steps is not None
+        update = message.trees["update"]
+        norms = {scale: self._norm(work, scale) for scale in {work.scales.get(n, 1.0) for n in update} or {1.0}}
+        for name, value in update.items():
+            norm = norms[work.scales.get(name, 1.0)].to(value.dtype)
+            update[name] = value * work.group.spread(1.0 / norm, name, value)
+        message.numbers[f"{self.key}.effective"] = norms[max(norms)] if self.effective == "norms" else work.steps
+
+    def _norm(self, work: Work, scale: float) -> Tensor:
+        """‖a_i‖₁ of every client of the group, float64."""
+        assert work.steps is not None
+        assert work.method is not None
+        steps = work.steps.to(torch.float64)
+        momentum = getattr(work.method.local, "momentum", 0.0)
+        if momentum:
+            return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+        alpha = work.lr * scale * sum(p.mu for p in work.method.parts if isinstance(p, Prox))
+        return steps if alpha == 0 else (1 - (1 - alpha) ** steps) / alpha
+
+    def combine(self, mean: dict[str, Tree], total: Total, state: dict[str, Tree], round: int) -> None:
+        for value in mean["update"].values():
+            value.mul_(total.numbers[f"{self.key}.effective"])

@@ -1,0 +1,139 @@
+"""Who can be reached in a round: a sampler restricted to the clients at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedsub import rng
+from fedsub.errors import MethodError
+from fedsub.method.groups import Cohort
+from fedsub.method.sampling.base import BoundSampler, check_count, check_share
+from fedsub.method.slots import Probe, Sampler
+
+
+class Availability(Protocol):
+    """Which of ``population`` clients can be reached in a round, bool [population]."""
+
+    def mask(self, round: int, seed: int, population: int) -> np.ndarray: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """A given pattern: bool [N], the same in every round, or [R, N], row by row from round 1, then again."""
+
+    pattern: np.ndarray
+
+    def __post_init__(self) -> None:
+        pattern = np.array(self.pattern)
+        if pattern.dtype != bool or pattern.ndim not in (1, 2) or not pattern.size:
+            raise MethodError(
+                f"A Mask needs an array of bool, [clients] or [rounds, clients], got {pattern.dtype} "
+                f"{list(pattern.shape)}; True means that the client can be reached."
+            )
+        pattern.flags.writeable = False
+        object.__setattr__(self, "pattern", pattern)
+
+    def mask(self, round: int, seed: int, population: int) -> np.ndarray:
+        if self.pattern.shape[-1] != population:
+            raise MethodError(
+                f"The Mask is for {self.pattern.shape[-1]} clients but there are {population}; give one bool for each."
+            )
+        return self.pattern if self.pattern.ndim == 1 else self.pattern[(round - 1) % len(self.pattern)]
+
+
+@dataclass(frozen=True)
+class Random:
+    """Each client can be reached in each round with probability ``share``, independently, by the run's seed."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        check_share("share", self.share)
+
+    def mask(self, round: int, seed: int, population: int) -> np.ndarray:
+        return rng.uniform(rng.key(seed, rng.AVAILABLE, round, np.arange(population))) < self.share
+
+
+@dataclass(frozen=True)
+class Daily:
+    """Client i can be reached in one window of ``share`` of each day of ``period`` rounds.
+
+    It can in round t when (t / period + φ_i) mod 1 < share. The phase φ_i is uniform on [0, 1), by the run's
+    seed and the same every day; the window is ``share · period`` rounds, rounded up or down by the phase.
+    """
+
+    period: int
+    share: float
+
+    def __post_init__(self) -> None:
+        check_count("period", self.period)
+        check_share("share", self.share)
+        if self.share * self.period < 1 - 1e-9:
+            raise MethodError(
+                f"share={self.share} of period={self.period} rounds is less than one round, so that some clients "
+                "could never be reached; raise one of them."
+            )
+
+    def mask(self, round: int, seed: int, population: int) -> np.ndarray:
+        phase = rng.uniform(rng.key(seed, rng.PHASE, np.arange(population)))
+        return (round % self.period / self.period + phase) % 1.0 < self.share
+
+
+@dataclass(frozen=True)
+class Available:
+    """Any sampler, drawing only from the clients that can be reached in the round.
+
+    Where they are fewer than the sampler needs (``clients_per_round`` of a draw without replacement), all of
+    them take part and nobody is probed; where there is none, the cohort is empty. The sampler's state is its
+    own. A client that is chosen and cannot be reached later is a dropout, which is another matter.
+    """
+
+    sampler: Sampler
+    availability: Availability
+
+    def __post_init__(self) -> None:
+        for name, needed, example in (("sampler", "bind", "Uniform(50)"), ("availability", "mask", "Random(0.8)")):
+            value = getattr(self, name)
+            if isinstance(value, type) or not hasattr(value, needed):
+                raise MethodError(f"{name} of Available must be an object like {example}, got {value!r}.")
+
+    @property
+    def clients_per_round(self) -> int:
+        """As of the sampler; `Everyone` has none."""
+        sampler: Any = self.sampler
+        return sampler.clients_per_round
+
+    def bind(self, sizes: np.ndarray) -> BoundSampler:
+        return _BoundAvailable(sizes, self)
+
+
+class _BoundAvailable(BoundSampler):
+    may_be_empty = True
+    least = 0
+
+    def __init__(self, sizes: np.ndarray, how: Available) -> None:
+        super().__init__(sizes)
+        self.inner, self.availability = how.sampler.bind(sizes), how.availability
+        self.state, self.report_bytes = self.inner.state, getattr(self.inner, "report_bytes", 0)
+        self._mask(1, 0)  # a pattern that does not fit is refused here
+
+    def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
+        here = pool[self._mask(round, seed)[pool]]
+        if len(here) < max(1, getattr(self.inner, "least", 1)):
+            return Cohort.of(here)
+        return self.inner.select(round, seed, probe, here)
+
+    def observe(self, round: int, clients: np.ndarray, losses: np.ndarray, deviations: np.ndarray) -> None:
+        self.inner.observe(round, clients, losses, deviations)
+
+    def _mask(self, round: int, seed: int) -> np.ndarray:
+        mask = np.asarray(self.availability.mask(round, seed, len(self.sizes)))
+        if mask.dtype != bool or mask.shape != self.sizes.shape:
+            raise MethodError(
+                f"The mask of {self.availability!r} must be bool [{len(self.sizes)}], one per client; "
+                f"got {mask.dtype} {list(mask.shape)}."
+            )
+        return mask

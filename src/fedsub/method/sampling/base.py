@@ -1,0 +1,93 @@
+"""What samplers share: the protocol, the pool of clients that may be drawn, and two ways to draw from it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsub import rng
+from fedsub.errors import MethodError
+from fedsub.method.batches import check_number
+from fedsub.method.groups import Cohort
+from fedsub.method.slots import Probe
+
+
+class BoundSampler:
+    """A sampler fitted to a population. Subclasses write `draw`, and `observe` if they learn.
+
+    A client without data is never drawn and does not count in the population. ``select`` is a pure function
+    of (seed, round, state), so that a run that is resumed with its state draws the same cohorts.
+    """
+
+    may_be_empty: bool = False
+    report_bytes: int = 0  # of what every client that took part tells of its losses, for `observe`
+    least: int = 1  # the fewest eligible clients that `draw` can do with
+
+    def __init__(self, sizes: np.ndarray, **needed: int) -> None:
+        """``needed``: the setting that asks for so many clients with data, by its name."""
+        self.sizes = np.asarray(sizes, np.int64)
+        self.able = np.flatnonzero(self.sizes > 0)
+        self.state: dict[str, np.ndarray] = {}  # in checkpoints; restored by copying into these arrays
+        if not len(self.able):
+            raise MethodError(f"None of the {len(self.sizes)} clients has data, so that none can be drawn.")
+        for setting, count in needed.items():
+            if count > len(self.able):
+                raise MethodError(
+                    f"{setting}={count} but there are only {len(self.able)} clients with data; "
+                    "lower it, take everyone, or sample with replacement."
+                )
+
+    def select(self, round: int, seed: int, probe: Probe, eligible: np.ndarray | None = None) -> Cohort:
+        """The cohort of a round; ``eligible``: sorted numbers of the clients that may be drawn (None: all)."""
+        pool = self.able if eligible is None else eligible[self.sizes[eligible] > 0]
+        if len(pool) < self.least:
+            raise MethodError(
+                f"Round {round} needs {self.least} clients but only {len(pool)} clients with data may be drawn; "
+                "lower clients_per_round, or use Available, which then takes those there are."
+            )
+        return self.draw(round, seed, probe, pool)
+
+    def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
+        """A cohort from ``pool``, sorted numbers of at least ``least`` clients with data."""
+        raise NotImplementedError
+
+    def observe(self, round: int, clients: np.ndarray, losses: np.ndarray, deviations: np.ndarray) -> None:
+        """Learn from the clients that delivered: mean and standard deviation of the loss over their local steps."""
+
+
+def largest(pool: np.ndarray, scores: np.ndarray, count: int, seed: int, round: int) -> np.ndarray:
+    """The ``count`` clients with the largest scores, sorted by number; ties are broken at random."""
+    if count >= len(pool):
+        return pool.copy()
+    level = np.partition(scores, len(pool) - count)[len(pool) - count]
+    above, tied = pool[scores > level], pool[scores == level]
+    chance = np.argsort(rng.key(seed, rng.TIE, round, tied), kind="stable")
+    return np.sort(np.concatenate([above, tied[chance[: count - len(above)]]]))
+
+
+def by_size(pool: np.ndarray, sizes: np.ndarray, count: int, seed: int, round: int) -> np.ndarray:
+    """``count`` sequential draws without replacement with probability ∝ size, sorted by number.
+
+    The clients ring after exponential times of rate w_i, and the first ``count`` to ring are taken
+    (Efraimidis and Spirakis, 2006).
+    """
+    times = -np.log1p(-rng.uniform(rng.key(seed, rng.COHORT, round, pool))) / sizes[pool]
+    return largest(pool, -times, count, seed, round)
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse a number of clients (or rounds) that is not a whole number of at least 1."""
+    check_number(name, value, whole=True)
+    if value < 1:
+        raise MethodError(f"{name} must be at least 1, got {value}.")
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse a number outside (0, 1]."""
+    check_number(name, value)
+    if not 0 < value <= 1:
+        raise MethodError(f"{name} must be above 0 and at most 1, got {value}.")
+
+
+def check_switch(name: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise MethodError(f"{name} must be True or False, got {value!r}.")

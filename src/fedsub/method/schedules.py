@@ -1,0 +1,86 @@
+"""Learning-rate schedules: a factor per round that multiplies the local learning rate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedsub.errors import MethodError
+from fedsub.method.batches import check_number
+
+
+class Schedule(Protocol):
+    def factor(self, round: int) -> float: ...  # rounds are counted from 1
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """lr · decay^(r−1): the released FedSubAvg code multiplies the rate by 0.999 or so each round."""
+
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        check_number("decay of Exponential", self.decay)
+        if not 0 < self.decay <= 1:
+            raise MethodError(f"decay of Exponential must lie in (0, 1], got {self.decay}.")
+
+    def factor(self, round: int) -> float:
+        return self.decay ** (round - 1)
+
+
+@dataclass(frozen=True)
+class Diminishing:
+    """lr · b / (b + r − 1): the O(1/r) rate of the convergence theorems; half the rate after ``b`` rounds."""
+
+    offset: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_number("offset of Diminishing", self.offset)
+        if not self.offset > 0:
+            raise MethodError(f"offset of Diminishing must be positive, got {self.offset}.")
+
+    def factor(self, round: int) -> float:
+        return self.offset / (self.offset + round - 1)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """lr · (f + (1 − f)(1 + cos(π (r−1)/R))/2) down to the share f = ``floor`` at round R = ``rounds``."""
+
+    rounds: int = 400
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("rounds of Cosine", self.rounds, whole=True)
+        check_number("floor of Cosine", self.floor)
+        if self.rounds < 1 or not 0 <= self.floor <= 1:
+            raise MethodError(f"Cosine needs rounds ≥ 1 and 0 ≤ floor ≤ 1, got {self.rounds} and {self.floor}.")
+
+    def factor(self, round: int) -> float:
+        done = min(1.0, (round - 1) / self.rounds)
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+# Spelling for the command line and configuration files: "exponential:0.999", "cosine:400", "diminishing:100".
+SCHEDULES = {"exponential": Exponential, "diminishing": Diminishing, "cosine": Cosine}
+
+
+def parse(text: str | Schedule | None) -> Schedule | None:
+    """A schedule from its short spelling; None and "constant" leave the rate as it is."""
+    if text is None or text == "constant":
+        return None
+    if not isinstance(text, str):
+        if hasattr(text, "factor"):
+            return text
+        raise MethodError(f"schedule must be like 'cosine:400' or an object with factor(round), got {text!r}.")
+    kind, _, value = text.partition(":")
+    if kind not in SCHEDULES:
+        raise MethodError(
+            f"schedule must be constant, {', '.join(SCHEDULES)}, with a number as in cosine:400; got {text!r}."
+        )
+    try:
+        arguments = [] if not value else [int(value) if kind == "cosine" else float(value)]
+    except ValueError as err:
+        raise MethodError(f"schedule {text!r}: {value!r} is not a number; write it like {kind}:100.") from err
+    return SCHEDULES[kind](*arguments)

@@ -1,0 +1,264 @@
+"""What fedsub's servers share: a rule by element, and rows that catch up when they are needed.
+
+A rule says where one round moves a parameter (`RowServer.move`) and where k rounds in which nobody sent a row
+move it (`RowServer.drift`). The rest is bookkeeping: gather the round's rows, apply the rule, put them back.
+The state "last" holds the round up to which a row is current.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.errors import MethodError
+from fedsub.method.batches import check_number
+from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
+from fedsub.trees import Tree, add_rows, take_rows
+
+CHUNK = 1 << 18  # elements of a table that catch up at once: all rows of a large one would take much memory
+
+
+class RowServer:
+    """A server whose rule treats every element alike. Subclasses are frozen dataclasses."""
+
+    lr: float
+    groups: Groups | None
+
+    def __post_init__(self) -> None:
+        check_positive("server_lr", self.lr)
+        check_groups(self.groups, ("lr",), type(self).__name__)
+        for pattern, values in (self.groups or {}).items():
+            for key, value in values.items():
+                check_positive(f"groups[{pattern!r}][{key!r}]", value)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether rows that nobody sent have something to catch up on."""
+        return False
+
+    def fitted(self, share: float) -> RowServer:
+        """The server for a population of which ``share`` takes part in a round (K/N)."""
+        return self
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What is remembered of every parameter."""
+        return ()
+
+    def first(self, slot: str, param: Tensor, table: bool) -> Tensor:
+        """What a slot holds before the first round."""
+        return torch.zeros_like(param)
+
+    def move(self, update: Tensor, held: Tree) -> Tensor:
+        """Where one round moves a parameter (before lr); changes what is held, by slot, in place."""
+        raise NotImplementedError
+
+    def drift(self, held: Tree, gaps: Gaps) -> Tensor:
+        """Where ``gaps`` rounds with update 0 move each row (before lr); changes what is held in place."""
+        raise NotImplementedError
+
+    def init(self, params: Tree, tables: Collection[str]) -> Tree:
+        check_patterns(self.groups, params, type(self).__name__)
+        state = {
+            f"{slot}/{name}": self.first(slot, param, name in tables)
+            for name, param in params.items()
+            for slot in self.slots
+        }
+        if self.lazy:
+            for name in tables:
+                rows, device = len(params[name]), params[name].device
+                state[f"last/{name}"] = torch.zeros(rows, dtype=torch.int32, device=device)
+        return state
+
+    def wait(self, held: Tree, gaps: Gaps) -> None:
+        """`drift` of rows that nobody ever sent, from what slots hold at first: they stay, and `waits` may change."""
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The slots that `wait` changes."""
+        return ()
+
+    def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
+        self.catch_up(params, rows, state, round - 1)
+        self.advance(params, mean, rows, state, round)
+
+    def advance(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
+        """`step` for rows that are up to date already."""
+        for name, update in mean.items():
+            lr = setting(self.groups, name, "lr", self.lr)
+            if name not in rows:
+                held = {slot: state[f"{slot}/{name}"] for slot in self.slots}
+                params[name].add_(self.move(update, held), alpha=lr)
+                continue
+            at = rows[name].long()  # torch is many times slower to add rows at int32 places
+            held = self._take(name, at, state, self.slots)
+            add_rows(params[name], at, times(self.move(update, held), lr))
+            self._put(name, at, held, state)
+            if self.lazy:
+                _stamp(state[f"last/{name}"], at, round)
+
+    def catch_up(self, params: Tree, rows: dict[str, Tensor] | None, state: Tree, round: int) -> None:
+        for name, param in params.items() if self.lazy else ():
+            last = state.get(f"last/{name}")
+            if last is None or (rows is not None and name not in rows):
+                continue
+            since = last if rows is None else take_rows(last, rows[name])
+            behind = since < round
+            at = true(behind) if rows is None else where(behind, rows[name]).long()
+            lr = setting(self.groups, name, "lr", self.lr)
+            most = max(1, CHUNK * len(param) // max(1, param.numel()))
+            for start in range(0, len(at), most):
+                self._catch_up(name, param, at[start : start + most] if len(at) > most else at, state, round, lr)
+
+    def _catch_up(self, name: str, param: Tensor, rows: Tensor, state: Tree, round: int, lr: float) -> None:
+        last = state[f"last/{name}"]
+        since = take_rows(last, rows)
+        _stamp(last, rows, round)
+        gaps = Gaps(round - since)
+        if gaps.most == round:  # most often rows that nobody ever sent: what is at rest stays at rest
+            if self.waits:
+                new = where(since == 0, rows)
+                held = {slot: self.first(slot, param[:1], True) for slot in self.waits}  # one row: all are alike
+                self.wait(held, Gaps(torch.full((1,), round, device=since.device)))
+                self._put(name, new, {slot: one.expand(len(new), *one.shape[1:]) for slot, one in held.items()}, state)
+            rows, gaps = where(since > 0, rows), Gaps(where(since > 0, gaps.rounds))
+        if len(rows):
+            held = self._take(name, rows, state, self.slots)
+            add_rows(param, rows, times(self.drift(held, gaps), lr))
+            self._put(name, rows, held, state)
+
+    def _take(self, name: str, rows: Tensor, state: Tree, slots: tuple[str, ...]) -> Tree:
+        return {slot: take_rows(state[f"{slot}/{name}"], rows) for slot in slots}
+
+    def _put(self, name: str, rows: Tensor, held: Tree, state: Tree) -> None:
+        for slot, values in held.items():
+            put_rows(state[f"{slot}/{name}"], rows, values)
+
+
+def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Replace some rows of a table."""
+    rows = rows.long()
+    if table.numel() == len(table):  # as in trees.take_rows
+        table.view(-1).scatter_(0, rows, values.reshape(-1))
+    else:
+        table.index_copy_(0, rows, values)
+
+
+def _stamp(last: Tensor, rows: Tensor, round: int) -> None:
+    if last.device.type == "cpu":  # numpy takes a third of the time
+        last.numpy()[rows.numpy()] = round
+    else:
+        last.index_fill_(0, rows, round)
+
+
+def true(mask: Tensor) -> Tensor:
+    """Where a mask holds, int64."""
+    if mask.device.type == "cpu":  # numpy is ten times as fast
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.nonzero().view(-1)
+
+
+def where(mask: Tensor, values: Tensor) -> Tensor:
+    """The values at which a mask holds."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(values.numpy().compress(mask.numpy()))
+    return values[mask]
+
+
+def look_up(values: Tensor, places: Tensor) -> Tensor:
+    """The values at places that are known to exist."""
+    if values.device.type == "cpu":  # without looking at every place first, which takes as long again
+        return torch.from_numpy(values.numpy().take(places.numpy(), mode="clip"))
+    return values.index_select(0, places)
+
+
+def times(values: Tensor, factor: float) -> Tensor:
+    return values if factor == 1 else values * factor
+
+
+def by_row(values: Tensor, like: Tensor) -> Tensor:
+    """One number per row (or one for all, [1]), in the shape and dtype that multiply ``like``."""
+    return values.to(like.dtype).reshape([-1] + [1] * (like.ndim - 1) if like.ndim else [])
+
+
+class Gaps:
+    """For how many rounds each row heard nothing, [n], and functions of it.
+
+    Few gaps differ, so a function is tabulated for all that are possible (in double precision) and looked up.
+    """
+
+    def __init__(self, rounds: Tensor):
+        self.rounds = rounds.long()
+        self._known: dict[tuple, Tensor] = {}
+
+    @cached_property
+    def most(self) -> int:
+        return int(self.rounds.max()) if len(self.rounds) else 0
+
+    def power(self, base: float, like: Tensor) -> Tensor:
+        """base^k for each row."""
+        return self._look_up(_powers, base, like)
+
+    def geometric(self, ratio: float, like: Tensor) -> Tensor:
+        """ratio + ratio² + … + ratio^k for each row; 0 ≤ ratio < 1."""
+        return self._look_up(_geometric, ratio, like)
+
+    def times(self, factor: float, like: Tensor) -> Tensor:
+        """k · factor for each row."""
+        return self._look_up(_multiples, factor, like)
+
+    def _look_up(self, function: Callable[[float, Tensor], Tensor], base: float, like: Tensor) -> Tensor:
+        key = (function, base, like.dtype)
+        if key not in self._known:
+            self._known[key] = self._values(function, base, like)
+        return by_row(self._known[key], like)
+
+    def _values(self, function: Callable[[float, Tensor], Tensor], base: float, like: Tensor) -> Tensor:
+        if self.most >= max(4096, len(self.rounds)):
+            return function(base, self.rounds.double()).to(like.dtype)
+        table = _tabulated(function, base, 1 << self.most.bit_length(), like.dtype, like.device)
+        return look_up(table, self.rounds)
+
+
+def _multiples(factor: float, k: Tensor) -> Tensor:
+    return k * factor
+
+
+def _powers(base: float, k: Tensor) -> Tensor:
+    return torch.pow(base, k)
+
+
+def _geometric(ratio: float, k: Tensor) -> Tensor:
+    if ratio == 0:
+        return torch.zeros_like(k)
+    # 1 − ratio^k by expm1: a ratio close to 1 would cancel digits.
+    return torch.expm1(k * math.log(ratio)) * (-ratio / (1 - ratio))
+
+
+@lru_cache(maxsize=64)
+def _tabulated(function, base: float, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return function(base, torch.arange(size, dtype=torch.float64, device=device)).to(dtype)
+
+
+def check_positive(name: str, value: Any) -> None:
+    check_number(name, value)
+    if not value > 0:
+        raise MethodError(f"{name} must be positive, got {value}.")
+
+
+def check_decay(name: str, value: Any) -> None:
+    """Refuse the share of a running mean that is kept from round to round unless it lies in [0, 1)."""
+    check_number(name, value)
+    if not 0 <= value < 1:
+        raise MethodError(f"{name} must be at least 0 and less than 1, the share kept each round; got {value}.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise MethodError(f"{name} must be True or False, got {value!r}.")

@@ -1,0 +1,1 @@
+"""What is learned: module, loss, tables, and their fit to the data."""

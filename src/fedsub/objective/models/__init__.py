@@ -1,0 +1,79 @@
+"""Models that are made from the data alone, for when you bring no module of your own: one file each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from fedsub.data.clients import Clients
+from fedsub.errors import ConfigError, nearest
+from fedsub.objective.models.columns import key
+from fedsub.objective.models.din import DIN, din
+from fedsub.objective.models.embedding import EmbeddingModel, embedding
+from fedsub.objective.models.factorisation import Factorisation, factorisation
+from fedsub.objective.models.linear import LinearModel, linear
+from fedsub.objective.models.lr import LogisticRegression, lr
+from fedsub.objective.models.lstm import LSTMClassifier, lstm
+from fedsub.objective.models.user_item import UserItem, user_item
+from fedsub.objective.objective import Objective
+
+__all__ = [
+    "DIN",
+    "KINDS",
+    "EmbeddingModel",
+    "Factorisation",
+    "LSTMClassifier",
+    "LinearModel",
+    "LogisticRegression",
+    "UserItem",
+    "key",
+    "make_objective",
+    "options_of",
+]
+
+KINDS: Mapping[str, Callable[..., Objective]] = {
+    "lr": lr,
+    "embedding": embedding,
+    "lstm": lstm,
+    "user-item": user_item,
+    "din": din,
+    "linear": linear,
+    "factorisation": factorisation,
+}
+
+
+def options_of(kind: str) -> tuple[str, ...]:
+    """The options that `make_objective` takes for a kind."""
+    parameters = inspect.signature(KINDS[kind]).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: float = 0.0, **options) -> Objective:
+    """A ready objective, for binary labels unless the kind knows others; ``l2`` is the objective's (`Objective`).
+
+    ``kind``      options (defaults)
+    lr            bias (False)
+    embedding     dim (16), hidden (32)
+    lstm          dim (25), hidden (100), layers (2), word_std (1), columns
+    user-item     bias (True), columns
+    din           dim (18), faithful (False), activation ("dice"), max_history (None), columns
+    linear        bias (False), loss (None: "binary"; "squared", "cross_entropy")
+    factorisation rank (8), offset ("user"; "mean", "none"), columns; for numbers, not classes
+
+    ``columns`` says which column plays a role, such as ``{"item": "asin"}``, where it is not called so.
+    """
+    if clients.label is None:
+        raise ConfigError("The data has no label column; name one when reading it (label=…, --label).")
+    if kind not in KINDS:
+        raise ConfigError(f"There is no built-in model {kind!r}; {nearest(str(kind), KINDS)} Or bring your own module.")
+    known = options_of(kind)
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"{name!r} is no option of the model {kind!r}; {nearest(name, known)}")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = KINDS[kind](clients, clients.label, **options)
+    return replace(made, l2=l2) if l2 else made

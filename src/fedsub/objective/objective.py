@@ -1,0 +1,81 @@
+"""`Objective`: what is learned. A module, a loss, and which columns index which of its tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from fedsub.errors import ObjectiveError, nearest
+from fedsub.objective.losses import Batch, Loss
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Module + loss + ``tables={parameter name: column or columns that index its rows}``.
+
+    The module is an ordinary ``nn.Module``. It is called with the batch, a dict of column name to
+    tensor [B, …]; or, with ``inputs=("x", "y")``, with those columns as positional arguments. The loss
+    gets the module's output and the batch and returns one value per sample (see `fedsub.objective.losses`).
+
+    Parameters not named in ``tables`` are dense: every client gets them whole. Parameters with
+    ``requires_grad=False`` are constants that never travel. Id columns that no table uses are refused, unless they
+    stand in ``unused``.
+
+    ``l2`` adds (l2/2)‖x‖² to what every client minimises, over all trained parameters it holds: its own rows of the
+    tables and the dense ones. So l2 is a modulus of strong convexity of convex losses, whatever the method.
+    Reported losses are without it.
+
+        Objective(Scorer(clients.size("item")), losses.binary("label"), tables={"items.weight": "item"})
+    """
+
+    module: nn.Module
+    loss: Loss
+    tables: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    inputs: Sequence[str] | None = None
+    unused: Sequence[str] = ()
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise ObjectiveError(f"module must be a torch.nn.Module object, got {self.module!r}.")
+        if not callable(self.loss):
+            raise ObjectiveError(f"loss must be a function (output, batch) -> values, got {self.loss!r}.")
+        if not isinstance(self.tables, Mapping):
+            raise ObjectiveError(f"tables must map parameter names to columns, got {self.tables!r}.")
+        if not isinstance(self.l2, int | float) or isinstance(self.l2, bool) or not 0 <= self.l2 < math.inf:
+            raise ObjectiveError(f"l2 must be a finite number, 0 or more, got {self.l2!r}.")
+        params = dict(self.module.named_parameters())
+        for name, p in params.items():
+            if isinstance(p, nn.parameter.UninitializedParameter) or p.is_meta:
+                raise ObjectiveError(
+                    f"Parameter {name!r} has no values yet (lazy or meta); initialise the module first."
+                )
+        if not params:
+            raise ObjectiveError("The module has no parameters to train.")
+        for name, columns in self.tables.items():
+            if name not in params:
+                raise ObjectiveError(f"tables names {name!r}, which the module lacks; {nearest(name, params)}")
+            if not self.columns_of(name):
+                raise ObjectiveError(
+                    f"No column indexes the table {name!r} (tables gives it {columns!r}); name its column, "
+                    "or leave it out of tables to send it whole."
+                )
+            if not params[name].requires_grad:
+                raise ObjectiveError(
+                    f"Table {name!r} has requires_grad=False, so it would never train; leave it out of tables."
+                )
+            if params[name].ndim < 1:
+                raise ObjectiveError(f"Table {name!r} is a scalar; a table needs rows.")
+
+    def columns_of(self, table: str) -> tuple[str, ...]:
+        columns = self.tables[table]
+        return (columns,) if isinstance(columns, str) else tuple(columns or ())
+
+    def output(self, module: nn.Module, batch: Batch) -> Tensor:
+        """What ``module`` says to a batch."""
+        if self.inputs is None:
+            return module(batch)
+        return module(*[batch[name] for name in self.inputs])

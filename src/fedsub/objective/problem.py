@@ -1,0 +1,184 @@
+"""`Problem`: an objective fitted to the clients' data. Everything is checked here, before training."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fedsub.data.clients import Clients, Space
+from fedsub.errors import ObjectiveError, nearest
+from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy
+from fedsub.objective.objective import Objective
+from fedsub.trees import Tree
+
+if TYPE_CHECKING:
+    from fedsub.method.slots import Method
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Which parameter is a table over which space, which is dense, and how big a submodel is."""
+
+    objective: Objective
+    clients: Clients
+    tables: dict[str, Space]  # parameter -> the space that numbers its rows
+    dense: tuple[str, ...]
+
+    @classmethod
+    def bind(cls, objective: Objective, clients: Clients) -> Problem:
+        params = dict(objective.module.named_parameters())
+        tables = {name: _space(objective, name, clients, len(params[name])) for name in objective.tables}
+        used = {c for name in tables for c in objective.columns_of(name)} | set(objective.unused)
+        for space in clients.spaces.values():
+            if not used & set(space.columns):
+                raise ObjectiveError(
+                    f"No table uses the id column{'s' * (len(space.columns) > 1)} {', '.join(space.columns)}; "
+                    "add a table for it to tables={parameter: column}, or leave the column out when reading the data."
+                )
+        for name in objective.inputs or ():
+            clients.column(name)
+        _check_label(objective, clients)
+        dense = tuple(n for n, p in params.items() if n not in tables and p.requires_grad)
+        return cls(objective, clients, tables, dense)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All trained parameters: tables first, then dense ones, each in the module's order."""
+        return (*self.tables, *self.dense)
+
+    @cached_property
+    def spaces(self) -> dict[str, Space]:
+        """The spaces in use, by name; tables over one space share its rows."""
+        return {space.name: space for space in self.tables.values()}
+
+    def params(self, device: torch.device | None = None, *, copy: bool = True) -> Tree:
+        """The module's trained parameters, copied unless told otherwise."""
+        own = dict(self.objective.module.named_parameters())
+        out = {}
+        for name in self.names:
+            value = own[name].detach()
+            if device is not None:
+                value = value.to(device)
+            shares = value.data_ptr() == own[name].data_ptr()
+            out[name] = value.clone(memory_format=torch.contiguous_format) if copy and shares else value
+        return out
+
+    @cached_property
+    def _weights_in_bytes(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Bytes of one row of each table, and of each dense parameter."""
+        own = dict(self.objective.module.named_parameters())
+        row = {n: own[n][:1].numel() * own[n].element_size() for n in self.tables}
+        return row, {n: own[n].numel() * own[n].element_size() for n in self.dense}
+
+    def sizes_in_bytes(self, clients: np.ndarray, private: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """(bytes down, bytes up) of each client for one round without compression; ``private`` ones are not sent.
+
+        The client asks for its rows by id (up), receives rows and dense parameters (down), and returns
+        the updates in the same order (up), so ids cross once.
+        """
+        row, dense = self._weights_in_bytes
+        values = np.full(len(clients), sum(size for n, size in dense.items() if n not in private), np.int64)
+        ids = np.zeros(len(clients), np.int64)
+        for space in {self.tables[n].name: self.tables[n] for n in self.tables if n not in private}.values():
+            ids += space.counts[clients] * (4 if space.size < 2**32 else 8)
+        for name, space in self.tables.items():
+            if name not in private:
+                values += space.counts[clients] * row[name]
+        return values, values + ids
+
+    def traffic(self, method: Method) -> Traffic:
+        """How the bytes of a method's rounds are counted."""
+        return Traffic(self, method)
+
+
+class Traffic:
+    """Bytes of each client in a round of a method.
+
+    Every payload of a part (and what the server sends of its state) is as large as the submodel; numbers take
+    4 bytes. A codec says how long the encoded update is, and row ids are then written compactly too
+    (`fedsub.method.codecs.wire`); without one they are plain integers.
+    """
+
+    def __init__(self, problem: Problem, method: Method):
+        self.problem, self.pooled, self.private = problem, method.pooled, method.private(problem.names)
+        self.sent = 1 + sum(len(part.server_slots) for part in method.parts)
+        self.returned = 1 + sum(len(part.payloads) for part in method.parts)
+        self.numbers = 4 * sum(len(part.numbers) for part in method.parts)
+        self.compact: dict[str, np.ndarray] | None = None
+        if any(part.codec for part in method.parts):
+            from fedsub.method.codecs.wire import row_id_bytes
+
+            self.compact = {
+                space.name: row_id_bytes(space.row_offsets, space.rows, space.size)
+                for table, space in problem.tables.items()
+                if table not in self.private
+            }
+
+    def plain(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(down, up) before an update is encoded."""
+        if self.pooled:
+            return np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
+        values, up = self.problem.sizes_in_bytes(clients, self.private)
+        ids = up - values
+        if self.compact is not None:
+            ids = np.zeros(len(clients), np.int64)
+            for sizes in self.compact.values():
+                ids += sizes[clients]
+        return values * self.sent, values * self.returned + ids + self.numbers
+
+    def encoded(self, up: np.ndarray, clients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Bytes up of clients that delivered, with their updates as long as a codec made them (−1: plain)."""
+        if self.compact is None:  # no codec
+            return up
+        values, _ = self.problem.sizes_in_bytes(clients, self.private)
+        return np.where(lengths >= 0, up - values + lengths, up)
+
+
+def _check_label(objective: Objective, clients: Clients) -> None:
+    label = getattr(objective.loss, "label", None)
+    if not isinstance(label, str):
+        return
+    values = clients.column(label).values
+    if isinstance(objective.loss, Binary | HalfCrossEntropy) and len(values) and not np.isin(values, (0, 1)).all():
+        bad = values[~np.isin(values, (0, 1))][0]
+        name = "binary" if isinstance(objective.loss, Binary) else "half_cross_entropy"
+        raise ObjectiveError(
+            f"losses.{name} needs labels 0 and 1, but column {label!r} holds {bad:g}; use losses.squared or "
+            "losses.cross_entropy, or make the label binary."
+        )
+    if isinstance(objective.loss, CrossEntropy) and len(values) and (values.min() < 0 or (values % 1).any()):
+        raise ObjectiveError(f"losses.cross_entropy needs class numbers 0, 1, 2, … in column {label!r}.")
+
+
+def _space(objective: Objective, table: str, clients: Clients, rows: int) -> Space:
+    """The one space that the table's columns share, or an error that says how to get there."""
+    columns = objective.columns_of(table)
+    for column in columns:
+        if column not in clients.columns:
+            raise ObjectiveError(
+                f"Table {table!r} is indexed by column {column!r}, which the data lacks; "
+                f"{nearest(column, clients.columns)}"
+            )
+        if clients.columns[column].space is None:
+            raise ObjectiveError(
+                f"Table {table!r} is indexed by column {column!r}, which holds plain values; "
+                f"read it as ids (ids=[{column!r}])."
+            )
+    spaces = {clients.space_of(c).name for c in columns}
+    if len(spaces) > 1:
+        raise ObjectiveError(
+            f"Columns {', '.join(columns)} index the same table {table!r} but were numbered apart; "
+            f"read them with one vocabulary: ids={{'{columns[0]}': {list(columns)!r}}}."
+        )
+    space = clients.space_of(columns[0])
+    if space.size > rows:
+        raise ObjectiveError(
+            f"Table {table!r} has {rows:,} rows but column {columns[0]!r} has ids up to {space.size - 1:,}; "
+            f"give the module {space.size:,} rows (clients.size({columns[0]!r}))."
+        )
+    return space

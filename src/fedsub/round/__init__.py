@@ -1,0 +1,1 @@
+"""A round in two halves, the messages between them, and the engines."""

@@ -1,0 +1,151 @@
+"""What clients keep between rounds: control variates, residuals, personal values.
+
+One store for all of it. A slot of a table holds one entry per row of every S(i), client after client, in the
+order of the data (`Space.rows`); a slot of a dense parameter holds one entry per client. So the state of a
+client has the layout of its submodel, and nothing is stored for rows that it does not hold. A client that
+never took part has zeros, which cost neither memory nor disk as long as nobody writes them.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.data.clients import Space
+from fedsub.data.renumber import concatenated
+from fedsub.objective.problem import Problem
+from fedsub.trees import Tree, take_rows
+
+MAPPED_FROM = 1 << 30  # bytes from which a slot lives in a file instead of in memory
+
+
+class ClientState:
+    """Slots of all clients. ``tensors`` are named "slot/parameter" and go into checkpoints by moved rows."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        params: Tree,
+        slots: Sequence[str] | Mapping[str, Sequence[str]],
+        *,
+        folder: Path | None = None,
+    ):
+        """``slots`` names them, or says for which parameters each is kept."""
+        named = slots if isinstance(slots, Mapping) else dict.fromkeys(slots, problem.names)
+        self.problem, self.folder = problem, folder
+        self.slots: dict[str, tuple[str, ...]] = {slot: tuple(names) for slot, names in named.items()}
+        self.device = next(iter(params.values())).device
+        self.tensors: Tree = {}
+        for slot, names in self.slots.items():
+            for name in names:
+                self.tensors[f"{slot}/{name}"] = self._zeros(name, params[name])
+        self.moved = {key: Moved(len(stored)) for key, stored in self.tensors.items()}
+
+    def _zeros(self, name: str, like: Tensor) -> Tensor:
+        if name in self.problem.tables:
+            shape = (len(self.problem.tables[name].rows), *like.shape[1:])
+        else:
+            shape = (len(self.problem.clients), *like.shape)
+        size = math.prod(shape) * like.element_size()
+        if size < MAPPED_FROM:
+            return torch.zeros(shape, dtype=like.dtype, device=self.device)
+        # A file full of holes, already unlinked: it takes the space of what is written and vanishes with the process.
+        with tempfile.TemporaryFile(dir=_existing(self.folder)) as file:
+            file.truncate(size)
+            mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
+        return torch.from_numpy(mapped).view(like.dtype).reshape(shape)
+
+    def read(self, slot: str, clients: np.ndarray) -> Tree:
+        """A slot of some clients, stacked: their rows one behind the other, dense [c, …]."""
+        out: Tree = {}
+        for name in self.slots[slot]:
+            stored, space = self.tensors[f"{slot}/{name}"], self.problem.tables.get(name)
+            if space is not None and _by_runs(stored):
+                values = stored.numpy()
+                out[name] = torch.from_numpy(np.concatenate([values[run] for run in _runs(space, clients)]))
+            else:
+                out[name] = take_rows(stored, self._places(space, clients).to(stored.device))
+            out[name] = out[name].to(self.device)
+        return out
+
+    def write(self, slot: str, clients: np.ndarray, values: Tree, *, note: bool = True) -> None:
+        """Store what `read` would give back. Parameters missing from ``values`` keep what they have.
+
+        ``note`` remembers what moved, for the next checkpoint.
+        """
+        for name, value in values.items():
+            key = f"{slot}/{name}"
+            stored, space = self.tensors[key], self.problem.tables.get(name)
+            value = value.to(stored.device)
+            if space is not None and _by_runs(stored):
+                target, source, begin = stored.numpy(), value.numpy(), 0
+                for run in _runs(space, clients):
+                    end = begin + run.stop - run.start
+                    target[run], begin = source[begin:end], end
+            else:
+                stored.index_copy_(0, self._places(space, clients).to(stored.device), value)
+            if note:
+                self.moved[key].add(self._places(space, clients))
+
+    def _places(self, space: Space | None, clients: np.ndarray) -> Tensor:
+        """Where the entries of some clients lie, int64."""
+        if space is None:
+            return torch.from_numpy(clients)
+        return torch.from_numpy(concatenated(space.row_offsets[clients], space.counts[clients]))
+
+
+def _by_runs(stored: Tensor) -> bool:
+    """A client's rows lie together: copying runs is several times as fast as gathering rows, where numpy can."""
+    return stored.device.type == "cpu" and stored.dtype != torch.bfloat16
+
+
+def _runs(space: Space, clients: np.ndarray) -> list[slice]:
+    begins = space.row_offsets[clients]
+    ends = begins + space.counts[clients]
+    return [slice(a, b) for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
+class Moved:
+    """Which of ``size`` rows moved since they were last asked for. Memory is bounded, however many rounds pass.
+
+    Rows are listed as long as that is short; then they are marked, a byte for every row there is.
+    """
+
+    def __init__(self, size: int):
+        self.size, self._listed, self._count = size, [], 0
+        self._marked: np.ndarray | None = None
+
+    def add(self, rows: Tensor) -> None:
+        if self._marked is not None:
+            self._marked[rows.cpu().numpy()] = True
+            return
+        self._listed.append(rows)
+        self._count += len(rows)
+        if self._count > self.size:
+            self._marked, listed = np.zeros(self.size, bool), self._listed
+            self._listed = []
+            for some in listed:
+                self.add(some)
+
+    def take(self) -> np.ndarray:
+        """The distinct rows, sorted; and begin again."""
+        if self._marked is not None:
+            found = np.flatnonzero(self._marked)
+        else:
+            rows = [r.cpu().numpy().astype(np.int64) for r in self._listed]
+            found = np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+        self._marked, self._listed, self._count = None, [], 0
+        return found
+
+
+def _existing(folder: Path | None) -> Path | None:
+    """The folder, or the nearest one above it that is there already."""
+    while folder is not None and not folder.is_dir():
+        folder = folder.parent if folder != folder.parent else None
+    return folder

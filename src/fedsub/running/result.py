@@ -1,0 +1,140 @@
+"""What a run gives back, and what it means to reach a target."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedsub.errors import ConfigError
+from fedsub.objective.problem import Problem
+from fedsub.round.engines.base import template
+from fedsub.trees import Tree
+
+_OPS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+HIGHER_IS_BETTER = ("accuracy", "auc")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A condition on a metric, written like "train.ce<=0.65" or "test.auc>=0.7"."""
+
+    metric: str
+    op: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str | Target) -> Target:
+        if isinstance(text, Target):
+            return text
+        if not isinstance(text, str):
+            raise ConfigError(f"A target is text like train.ce<=0.65, or a Target; got {text!r}.")
+        match = re.fullmatch(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", text)
+        try:
+            if match:
+                return cls(match[1], match[2], float(match[3]))
+        except ValueError:
+            pass
+        raise ConfigError(f"Cannot read the target {text!r}; write it like train.ce<=0.65 or test.auc>=0.7.")
+
+    def reached(self, record: dict[str, Any]) -> bool:
+        value = record.get(self.metric)
+        return isinstance(value, int | float) and not math.isnan(value) and _OPS[self.op](value, self.value)
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.op}{self.value:g}"
+
+
+def better(metric: str) -> str:
+    """Whether "higher" or "lower" values of a metric are better."""
+    return "higher" if metric.rsplit(".", 1)[-1] in HIGHER_IS_BETTER else "lower"
+
+
+@dataclass
+class Result:
+    """The history of a run, its final evaluation and the trained parameters.
+
+    ``history`` has one record a round: ``round``, ``loss`` (mean local training loss), ``down`` and ``up``
+    (bytes), ``clients``, ``lost``, ``rejected``, and the metrics (``train.ce`` …) where it was evaluated.
+    """
+
+    method: str
+    seed: int
+    history: list[dict[str, Any]] = field(repr=False)
+    final: dict[str, Any] = field(repr=False)
+    seconds: float
+    engine: str
+    events: list[str] = field(default_factory=list, repr=False)
+    path: Path | None = None
+    peak_bytes: int = 0
+    params: Tree = field(default_factory=dict, repr=False)
+    problem: Problem | None = field(default=None, repr=False)
+
+    def series(self, metric: str) -> tuple[list[int], list[float]]:
+        """(rounds, values) of a metric, where it was measured."""
+        pairs = [(r["round"], r[metric]) for r in self.history if isinstance(r.get(metric), int | float)]
+        return [p[0] for p in pairs], [p[1] for p in pairs]
+
+    def metrics(self) -> list[str]:
+        """The names of the evaluated metrics, in order."""
+        seen: dict[str, None] = {}
+        for record in self.history:
+            seen |= {k: None for k in record if "." in k}
+        return list(seen)
+
+    def first_round(self, target: str | Target) -> int | None:
+        """The first evaluated round at which the target holds, or None."""
+        goal = Target.parse(target)
+        return next((r["round"] for r in self.history if goal.reached(r)), None)
+
+    def best(self, metric: str) -> float:
+        """The best value of a metric over the evaluated rounds; nan if there is none."""
+        values = [v for v in self.series(metric)[1] if not math.isnan(v)]
+        if not values:
+            return float("nan")
+        return max(values) if better(metric) == "higher" else min(values)
+
+    def bytes_per_client(self) -> float:
+        """Mean bytes, down and up together, that one participation of a client costs."""
+        takers = sum(r["clients"] for r in self.history)
+        return sum(r["down"] + r["up"] for r in self.history) / max(takers, 1)
+
+    def module(self) -> nn.Module:
+        """The trained module: an ordinary nn.Module with the full tables."""
+        assert self.problem is not None
+        module = template(self.problem, next(iter(self.params.values())).device)
+        own = dict(module.named_parameters())
+        for name, value in self.params.items():
+            own[name].data = value
+        return module.eval()
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, as written to result.json."""
+        return {
+            "method": self.method,
+            "seed": self.seed,
+            "rounds": self.history[-1]["round"] if self.history else 0,
+            "engine": self.engine,
+            "seconds": self.seconds,
+            "peak_bytes": self.peak_bytes,
+            "down": sum(r["down"] for r in self.history),
+            "up": sum(r["up"] for r in self.history),
+            "final": self.final,
+        }
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for one value), ignoring nan."""
+    kept = [v for v in values if v == v]
+    if not kept:
+        return float("nan"), float("nan")
+    mean = sum(kept) / len(kept)
+    if len(kept) == 1:
+        return mean, 0.0
+    return mean, math.sqrt(sum((v - mean) ** 2 for v in kept) / (len(kept) - 1))

@@ -1,0 +1,284 @@
+"""`run`: train one method, with evaluation, a run directory, checkpoints and resume."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsub.data.clients import Clients
+from fedsub.disk.files import JsonLines, dump
+from fedsub.errors import CheckpointError, ConfigError, DataError, nearest
+from fedsub.method.described import describe
+from fedsub.method.slots import Algorithm, Options
+from fedsub.objective.objective import Objective
+from fedsub.objective.problem import Problem
+from fedsub.round.evaluate import Evaluate, Evaluator
+from fedsub.round.quiet import one_thread, same_random_state
+from fedsub.running.callbacks import Callback
+from fedsub.running.result import Result, Target
+from fedsub.running.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
+
+__all__ = ["Interrupted", "deferred_interrupt", "finished_result", "peak_memory", "run", "run_config"]
+
+
+def run(
+    method: Algorithm,
+    objective: Objective,
+    clients: Clients,
+    *,
+    rounds: int,
+    test: Clients | None = None,
+    splits: dict[str, Clients] | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    chunk: int | None = None,
+    workers: int = 1,
+    compile: bool = False,
+    device: str | torch.device = "cpu",
+    evaluate: Evaluate | None = None,
+    target: str | Target | None = None,
+    stop_at_target: bool = False,
+    dropout: float = 0.0,
+    on_bad_update: str = "skip",
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    checkpoint_every: int = 10,
+    callbacks: Sequence[Callback] = (),
+    copy: bool = True,
+    settings: dict[str, Any] | None = None,
+) -> Result:
+    """Train ``objective`` with ``method`` on ``clients`` for ``rounds`` rounds.
+
+    Evaluated are the splits "train" (``clients``) and, if given, "test"; or those in ``splits``. With
+    ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
+    checkpoint, giving the same numbers as a run that was never interrupted. ``workers`` (threads, each
+    with one torch thread) and ``chunk`` change the speed and no result. ``dropout`` is the chance that a
+    sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
+    and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
+    that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
+    """
+    _check_arguments(rounds, seed, chunk, workers, dropout, on_bad_update, checkpoint_every, settings)
+    _check_types(method, objective, clients, test, splits, evaluate, callbacks)
+    _check_device(device)
+    goal = Target.parse(target) if target is not None else None
+    if stop_at_target and goal is None:
+        raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
+    config = run_config(
+        method, objective, clients, rounds=rounds, test=test, splits=splits, seed=seed, engine=engine, device=device,
+        evaluate=evaluate, target=goal, stop_at_target=stop_at_target, dropout=dropout, on_bad_update=on_bad_update,
+        settings=settings,
+    )  # fmt: skip
+    problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
+    params = problem.params(torch.device(device), copy=copy)
+    with one_thread(), same_random_state(params):
+        session = Session(problem, method, params, config, callbacks, out, checkpoint_every, resume)
+        try:
+            if session.started:  # a configuration that differs is refused first
+                session.open()
+            scratch = session.dir.path.parent if session.dir is not None else None
+            options = Options(engine, chunk, workers, compile, seed, dropout, on_bad_update, scratch)
+            ready = method.prepare(problem, params, options)
+            session.event(ready.reason)
+            if ready.fallback and engine == "batched":
+                warnings.warn(ready.reason, stacklevel=2)
+            evaluator = Evaluator(
+                problem, _splits(clients, test, splits), evaluate or Evaluate(), ready.columns, clients
+            )
+            initial = session.history[0] if session.history else evaluate_at(ready.trainer, evaluator, 0)
+            if goal is not None:
+                _check_target(goal, initial)
+            session.open()  # nothing was written before: a refused start leaves ``out`` free
+            if session.dir is not None:
+                session.dir.keep_samples(problem.clients.sizes)
+            return session.train(ready.trainer, evaluator, initial, rounds, goal, stop_at_target)
+        finally:
+            session.close()
+
+
+def run_config(
+    method: Algorithm,
+    objective: Objective,
+    clients: Clients,
+    *,
+    rounds: int,
+    test: Clients | None = None,
+    splits: dict[str, Clients] | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    device: str | torch.device = "cpu",
+    evaluate: Evaluate | None = None,
+    target: str | Target | None = None,
+    stop_at_target: bool = False,
+    dropout: float = 0.0,
+    on_bad_update: str = "skip",
+    settings: dict[str, Any] | None = None,
+    **other_run_options_ignored: Any,
+) -> dict[str, Any]:
+    """What `run` with these arguments writes to config.json: all that its numbers depend on.
+
+    A run directory goes on only with an equal configuration. Options of `run` that change no result
+    (``out``, ``workers``, ``callbacks`` …) are accepted and left out.
+    """
+    plan = evaluate or Evaluate()
+    own = dict(objective.module.named_parameters())
+    trained = {name: p for name, p in own.items() if name in objective.tables or p.requires_grad}
+    return {
+        "method": method.describe(),
+        "seed": seed,
+        "rounds": rounds,
+        "engine": engine,
+        "device": str(device),
+        "evaluate": _plan(plan),
+        "splits": {name: part.fingerprint for name, part in _splits(clients, test, splits).items()},
+        "data": clients.fingerprint,
+        "parameters": {n: [list(p.shape), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()},
+        "tables": {name: list(objective.columns_of(name)) for name in objective.tables},
+        "inputs": list(objective.inputs) if objective.inputs is not None else None,
+        "loss": describe(objective.loss),
+        **({"l2": objective.l2} if objective.l2 else {}),
+        "constants": _constants(objective),
+        "target": str(Target.parse(target)) if target is not None else None,
+        "stop_at_target": stop_at_target,
+        "dropout": dropout,
+        "on_bad_update": on_bad_update,
+        "settings": settings or {},
+    }
+
+
+def _splits(clients: Clients, test: Clients | None, splits: dict[str, Clients] | None) -> dict[str, Clients]:
+    if splits is not None:
+        return splits
+    return {"train": clients} | ({"test": test} if test is not None else {})
+
+
+def _plan(plan: Evaluate) -> dict[str, Any]:
+    slices = {name: {**vars(part), "columns": list(part.columns)} for name, part in plan.slices.items()}
+    samples = dict(plan.samples) if isinstance(plan.samples, Mapping) else plan.samples
+    found = {"every": plan.every, "samples": samples, "final_samples": plan.final_samples}
+    return found | ({"slices": slices} if slices else {})
+
+
+def _constants(objective: Objective) -> str:
+    """A digest of what the module keeps fixed: frozen parameters and buffers."""
+    digest = hashlib.blake2b(digest_size=8)
+    fixed = [(n, p) for n, p in objective.module.named_parameters() if not p.requires_grad]
+    for name, value in [*fixed, *objective.module.named_buffers()]:
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _check_arguments(
+    rounds: Any,
+    seed: Any,
+    chunk: Any,
+    workers: Any,
+    dropout: Any,
+    on_bad_update: Any,
+    checkpoint_every: Any,
+    settings: Any,
+) -> None:
+    counts = {"rounds": rounds, "checkpoint_every": checkpoint_every, "workers": workers}
+    if chunk is not None:
+        counts["chunk"] = chunk
+    for name, value in counts.items():
+        if not _is_int(value) or value < 1:
+            raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}.")
+    if not _is_int(seed) or not 0 <= seed < 2**63:
+        raise ConfigError(f"seed must be a whole number with 0 ≤ seed < 2**63, got {seed!r}.")
+    if not isinstance(dropout, Real) or isinstance(dropout, bool) or not 0 <= float(dropout) < 1:
+        raise ConfigError(f"dropout is the chance that a client never delivers: 0 ≤ dropout < 1, got {dropout!r}.")
+    if on_bad_update not in ("skip", "raise"):
+        raise ConfigError(f'on_bad_update must be "skip" or "raise", got {on_bad_update!r}.')
+    if settings is not None:
+        if not isinstance(settings, dict):
+            raise ConfigError(f"settings must be a dict, got {settings!r}.")
+        _check_settings(settings, "settings")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_settings(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ConfigError(f"{where} has the key {key!r}; keys must be text, as in JSON.")
+            _check_settings(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_settings(item, where)
+    else:
+        try:
+            dump(value)
+        except (TypeError, ValueError) as err:
+            raise ConfigError(
+                f"{where} holds {value!r}, which JSON cannot; use text, numbers, lists and dicts."
+            ) from err
+
+
+def _check_types(method, objective, clients, test, splits, evaluate, callbacks) -> None:
+    if not isinstance(method, Algorithm):
+        raise ConfigError(f"method must be a Method, such as fedsub.methods.fedsubavg(); got {method!r}.")
+    if not isinstance(objective, Objective):
+        raise ConfigError(f"objective must be an Objective(module, loss, tables), got a {type(objective).__name__}.")
+    if splits is not None and not (isinstance(splits, dict) and all(isinstance(name, str) for name in splits)):
+        raise ConfigError(f"splits must be a dict {{name: Clients}}, got {splits!r}.")
+    named = {"clients": clients} | ({"test": test} if test is not None else {})
+    named |= {f"splits[{name!r}]": part for name, part in (splits or {}).items()}
+    for name, part in named.items():
+        if not isinstance(part, Clients):
+            raise ConfigError(
+                f"{name} must be Clients, got a {type(part).__name__}; make them with Clients.from_arrays, for example."
+            )
+    if evaluate is not None and not isinstance(evaluate, Evaluate):
+        raise ConfigError(f"evaluate must be an Evaluate, such as Evaluate(every=10), or None; got {evaluate!r}.")
+    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
+        raise ConfigError(f"callbacks must be a list of fedsub.Callback objects, got {callbacks!r}.")
+
+
+def _check_target(goal: Target, record: dict[str, Any]) -> None:
+    measured = [name for name in record if "." in name]
+    if goal.metric not in (*measured, "loss"):
+        raise ConfigError(f"The target {goal} is on a metric that is not measured; {nearest(goal.metric, measured)}")
+
+
+def _check_device(device: str | torch.device) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as err:
+        reason = str(err).splitlines()[0]
+        raise ConfigError(
+            f'Cannot use device "{device}": {reason}. Give "cpu", or one that torch can see here.'
+        ) from err
+
+
+def finished_result(path: str | os.PathLike[str]) -> Result:
+    """A finished run read back from its directory (history and final evaluation, no parameters)."""
+    folder = Path(path)
+    file = folder / "result.json"
+    try:
+        summary = json.loads(file.read_bytes())
+        fields = {k: summary[k] for k in ("method", "seed", "final", "seconds", "engine", "peak_bytes")}
+        file = folder / "metrics.jsonl"
+        if not file.exists():
+            raise FileNotFoundError("it is missing")
+        history = JsonLines.read(file)
+        if not history or history[-1]["round"] != summary["rounds"]:
+            raise ValueError(f"it does not end with round {summary['rounds']}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError, DataError) as err:
+        reason = f"it lacks {err}" if isinstance(err, KeyError) else str(err)
+        raise CheckpointError(
+            f"{file} is missing or damaged ({reason}); delete {folder} to train it again, or only its result.json "
+            "to go on from its newest checkpoint with resume."
+        ) from err
+    return Result(history=history, path=folder, **fields)

@@ -1,0 +1,314 @@
+"""One process's share of a run: its files, checkpoints, callbacks and the loop over rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from fedsub.disk.checkpoint import Checkpoints, Snapshot
+from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.rundir import RunDir
+from fedsub.errors import CheckpointError, RunError
+from fedsub.method.slots import Trains
+from fedsub.round.engines.setup import Auto
+from fedsub.round.evaluate import Evaluator
+from fedsub.round.rounds import RoundReport
+from fedsub.running.result import Result, Target
+
+ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
+
+
+class Interrupted(RunError):
+    """The run was stopped by Ctrl-C after a checkpoint; it can be resumed."""
+
+
+class Session:
+    """A run in this process. Making it only looks at ``out``; `open` takes the directory and restores from it."""
+
+    def __init__(self, problem, method, params, config, callbacks, out, every: int, resume: bool):
+        self.problem, self.method, self.params, self.config = problem, method, params, config
+        self.callbacks, self.every = callbacks, every
+        self.history: list[dict[str, Any]] = []
+        self.events: list[str] = []
+        self.first, self.spent, self.engine_name = 1, 0.0, ""
+        self.dir = RunDir(out) if out is not None else None
+        self.saved: Checkpoints | None = None
+        self.restored: Snapshot | None = None
+        self.resume, self.opened = resume, False
+        self._refuse_started()
+
+    @property
+    def started(self) -> bool:
+        """Whether the directory holds a run already."""
+        return self.dir is not None and self.dir.started
+
+    def _refuse_started(self) -> None:
+        if self.dir is not None and self.dir.started and not self.resume:
+            raise CheckpointError(
+                f"{self.dir.path} holds a run already; pass resume=True to go on with it, or choose another directory."
+            )
+
+    def open(self) -> None:
+        """Take the directory, restore what it holds and log the events so far. A second call does nothing."""
+        if self.opened or self.dir is None:
+            return
+        self._refuse_started()
+        self.dir.start(self.config)
+        self.opened = True
+        for sentence in self.events:
+            self.dir.log_event(sentence)
+        self.saved = Checkpoints(self.dir.checkpoints)
+        self._restore()
+        self.engine_name = self.engine_name or self._chosen_before()
+
+    def _chosen_before(self) -> str:
+        """The engine that an earlier session chose before it could save a checkpoint, or ""."""
+        assert self.dir is not None
+        path = self.dir.path / ENGINE
+        if not path.exists():
+            return ""
+        try:
+            name = json.loads(path.read_bytes())["engine"]
+        except (OSError, ValueError, KeyError, TypeError):
+            name = None
+        if name not in ("serial", "batched"):
+            raise CheckpointError(f"{path} is damaged; delete it to have the engines timed again.")
+        return name
+
+    def _chosen(self, engine: Auto, sentence: str) -> None:
+        if self.dir is not None:
+            write_atomic(self.dir.path / ENGINE, dump({"engine": engine.name}))
+        self.event(sentence)
+
+    def _restore(self) -> None:
+        assert self.dir is not None
+        assert self.saved is not None
+        if self.saved.latest_round() is None:
+            self.dir.rewind(None)
+            return
+        tables = {name: self.params[name] for name in self.problem.tables}
+        snapshot, sentences = self.saved.load(into=tables)
+        for sentence in sentences:
+            self.event(sentence)
+        for name in self.problem.dense:
+            self.params[name].copy_(snapshot.tensors[name])
+        self.dir.rewind(snapshot.meta["files"])
+        self.history = JsonLines.read(self.dir.path / "metrics.jsonl")
+        self.first, self.spent = snapshot.round + 1, snapshot.meta["seconds"]
+        self.engine_name = snapshot.meta["engine"]
+        self.restored = snapshot
+        self.event(f"resumed after round {snapshot.round}")
+
+    def train(
+        self,
+        trainer: Trains,
+        evaluator: Evaluator,
+        initial: dict[str, Any],
+        rounds: int,
+        goal: Target | None,
+        stop_at_target: bool,
+    ) -> Result:
+        """Train up to ``rounds``; ``initial`` is the evaluation before the first of them."""
+        engine = trainer.engine
+        if isinstance(engine, Auto):
+            engine.on_choice = partial(self._chosen, engine)
+            if self.engine_name:
+                engine.keep(self.engine_name)
+        trainer.state.tracking = self.saved is not None
+        if self.restored is not None:
+            trainer.state.restore({**self.restored.tensors, **self.restored.tables})
+        self._tell("on_start", self._info(rounds))
+        start = time.perf_counter() - self.spent
+        done = stop_at_target and goal is not None and any(map(goal.reached, self.history))
+        number = self.first - 1
+        with deferred_interrupt() as interrupted:
+            if not self.history:
+                self._record({"round": 0, "loss": None, "clients": 0, "down": 0, "up": 0, **initial})
+            while number < rounds and not done:
+                number += 1
+                begin, cpu = time.perf_counter(), time.process_time()
+                report = trainer.round(number)
+                record = self._describe(number, report)
+                self.spent = time.perf_counter() - start
+                last = number == rounds
+                if number % evaluator.plan.every == 0 or last:
+                    record |= evaluate_at(trainer, evaluator, number)
+                    done = stop_at_target and goal is not None and goal.reached(record)
+                self._note(report)
+                self._record(record, report, time.perf_counter() - begin, time.process_time() - cpu)
+                if number % self.every == 0 or last or done or interrupted():
+                    self._save(trainer, number)
+                if interrupted() and not last and not done:
+                    raise Interrupted(self._how_to_resume(number))
+            trainer.settle(number)
+            final = _evaluate_finally(trainer, evaluator, number)
+        self._warn_of_divergence()
+        result = Result(
+            method=self.method.name,
+            seed=self.config["seed"],
+            history=self.history,
+            final=final,
+            seconds=time.perf_counter() - start,
+            engine=engine.name,
+            events=self.events,
+            path=self.dir.path if self.dir else None,
+            peak_bytes=peak_memory(),
+            params=self.params,
+            problem=self.problem,
+        )
+        if self.dir is not None:
+            self.dir.finish(result.summary())
+        self._tell("on_end", result.summary())
+        return result
+
+    def _warn_of_divergence(self) -> None:
+        """A table of best values would hide that training only made things worse."""
+        for metric in ("train.ce", "train.loss"):
+            measured = [r[metric] for r in self.history if isinstance(r.get(metric), float)]
+            if len(measured) > 1 and not measured[-1] <= measured[0]:
+                self.event(
+                    f"diverged: {metric} ended at {measured[-1]:.4g}, above {measured[0]:.4g} before training; "
+                    "lower lr, or scale plain value columns"
+                )
+
+    def _describe(self, number: int, report: RoundReport) -> dict[str, Any]:
+        return {
+            "round": number,
+            "loss": report.loss,
+            "clients": len(report.clients),
+            "down": report.total_down,
+            "up": report.total_up,
+            "lost": report.lost,
+            "rejected": len(report.rejected),
+        }
+
+    def _note(self, report: RoundReport) -> None:
+        if len(report.rejected):
+            named = ", ".join(str(self.problem.clients.client_ids[c]) for c in report.rejected[:5])
+            self.event(f"left out {len(report.rejected)} update(s) with NaN or infinity, of client(s) {named}")
+
+    def _record(
+        self,
+        record: dict[str, Any],
+        report: RoundReport | None = None,
+        seconds: float = 0.0,
+        cpu: float = 0.0,
+    ) -> None:
+        self.history.append(record)
+        if self.dir is not None:
+            self.dir.log_metrics(record)
+            if report is not None:
+                traffic = {
+                    "clients": report.clients.tolist(),
+                    "down": report.down.tolist(),
+                    "up": report.up.tolist(),
+                }
+                if len(report.probed):
+                    traffic |= {
+                        "probed": report.probed.tolist(),
+                        "probe_down": report.probe_down.tolist(),
+                        "probe_up": report.probe_up.tolist(),
+                    }
+                self.dir.log_traffic({"round": record["round"], **traffic})
+                self.dir.log_timing(
+                    {"round": record["round"], "seconds": seconds, "cpu": cpu, "peak_bytes": peak_memory()}
+                )
+        self._tell("on_round", record)
+
+    def _save(self, trainer: Trains, number: int) -> None:
+        if self.saved is None or self.dir is None:
+            return
+        self.dir.flush()
+        state = trainer.state
+        tensors = {name: self.params[name] for name in self.problem.dense} | state.small()
+        meta = {"files": self.dir.positions(), "seconds": self.spent, "engine": trainer.engine.name}
+        tables = {name: self.params[name] for name in self.problem.tables} | state.tables()
+        self.saved.save(Snapshot(number, tensors, tables, meta), state.take_moved())
+
+    def event(self, sentence: str) -> None:
+        self.events.append(sentence)
+        if self.dir is not None and self.opened:
+            self.dir.log_event(sentence)
+        self._tell("on_event", sentence)
+
+    def close(self) -> None:
+        if self.dir is not None:
+            self.dir.close()
+
+    def _tell(self, hook: str, value: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(value)
+
+    def _info(self, rounds: int) -> dict[str, Any]:
+        out = str(self.dir.path) if self.dir else None
+        return {
+            "method": self.method.name, "seed": self.config["seed"], "rounds": rounds, "first": self.first, "out": out,
+        }  # fmt: skip
+
+    def _how_to_resume(self, number: int) -> str:
+        if self.dir is None:
+            return f"Stopped after round {number}; without an output directory there is nothing to resume."
+        return f"Stopped after round {number}, which is saved. Go on with: fedsub resume {self.dir.path}"
+
+
+def evaluate_at(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
+    """The metrics after round ``number``: of the model, and those that a trainer measures itself (``measures``)."""
+    measures = getattr(trainer, "measures", None)
+    return evaluator(trainer.model(number)) | (measures(evaluator.splits) if measures is not None else {})
+
+
+def _evaluate_finally(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
+    """Everything, by split."""
+    final = evaluator.final(trainer.model(number))
+    measures = getattr(trainer, "final_measures", None)
+    for split, found in measures(evaluator.splits).items() if measures is not None else ():
+        final[split] = {**final.get(split, {}), **found}
+    return final
+
+
+@contextmanager
+def deferred_interrupt():
+    """Ctrl-C is answered between rounds, when the state is whole; a second one stops at once.
+
+    Nested (a run within a comparison), the inner one sees what was pressed before it began, and passes on
+    what it did not answer.
+    """
+    pressed = False
+    before = signal.getsignal(signal.SIGINT)
+    outer = getattr(before, "interrupted", lambda: False)
+
+    def interrupted() -> bool:
+        return pressed or outer()
+
+    def handler(signum, frame):
+        nonlocal pressed
+        if interrupted():
+            raise KeyboardInterrupt
+        pressed = True
+        os.write(2, b"\nStopping after this round; press Ctrl-C again to stop at once.\n")
+
+    handler.interrupted = interrupted  # type: ignore[attr-defined]
+    try:
+        signal.signal(signal.SIGINT, handler)
+    except ValueError:  # not the main thread: leave signals alone
+        yield lambda: False
+        return
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed and callable(before) and hasattr(before, "interrupted") and not outer():
+            before(signal.SIGINT, None)
+
+
+def peak_memory() -> int:
+    """Peak resident bytes of this process."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

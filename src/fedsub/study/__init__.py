@@ -1,0 +1,1 @@
+"""Beyond one run: experiments, comparisons, tuning, reports, costs, benchmarks."""

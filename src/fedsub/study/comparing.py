@@ -1,0 +1,247 @@
+"""`compare`: several methods, several seeds, the same data; one table and one page."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from fedsub.data.clients import Clients
+from fedsub.disk.rundir import RunDir
+from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError
+from fedsub.method.slots import Algorithm
+from fedsub.objective.objective import Objective
+from fedsub.running.callbacks import Callback
+from fedsub.running.result import Result, Target, mean_std
+from fedsub.running.run import Interrupted, deferred_interrupt, finished_result, run, run_config
+from fedsub.study.costs.devices import Devices, named
+from fedsub.study.costs.estimate import estimated_seconds
+
+MOST_SEEDS = 10_000
+
+
+@dataclass
+class Comparison:
+    """Results by method label, one per seed that came to its end.
+
+    A method without any is left out; ``notes`` say why, and are shown with the table. ``devices`` are what the
+    time of a round is estimated for (a preset's name, `fedsub.study.costs.Devices`, or None).
+    """
+
+    results: dict[str, list[Result]]
+    target: Target | None = None
+    metric: str = "train.ce"
+    path: Path | None = None
+    notes: list[str] = field(default_factory=list)
+    devices: str | Devices | None = "phones"
+    _clocks: dict[Path, dict[int, float]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.devices = named(self.devices)
+        self.results = {label: list(results) for label, results in self.results.items() if results}
+
+    def metrics(self) -> list[str]:
+        """Every metric that some run measured, in order."""
+        return list(dict.fromkeys(m for results in self.results.values() for r in results for m in r.metrics()))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per method: rounds to the target, best metrics, bytes per client, seconds.
+
+        ``first`` lists the first round at which each seed reached the target (None: never).
+        """
+        out = []
+        for label, results in self.results.items():
+            row: dict[str, Any] = {"method": label, "seeds": len(results)}
+            if self.target is not None:
+                row["first"] = [r.first_round(self.target) for r in results]
+            for metric in self.metrics():
+                row[metric] = mean_std([r.best(metric) for r in results])
+            row["bytes"] = mean_std([r.bytes_per_client() for r in results])
+            row["seconds"] = mean_std([r.seconds for r in results])
+            if any(clocks := [self.clock(r) for r in results]):
+                row["device_seconds"] = mean_std([max(c.values()) for c in clocks if c])
+                row["device_seconds_to_target"] = mean_std(self.times_to_target(results))
+            row["rounds"] = max((r.history[-1]["round"] for r in results if r.history), default=0)
+            out.append(row)
+        return out
+
+    def clock(self, result: Result) -> dict[int, float]:
+        """Estimated seconds on ``devices`` up to the end of each round; {} if nothing is sent, or it is not known.
+
+        That a run which was kept in a directory has none is noted.
+        """
+        devices, path = self.devices, result.path
+        if not isinstance(devices, Devices) or path is None or not result.bytes_per_client():
+            return {}
+        if path not in self._clocks:
+            try:
+                self._clocks[path] = estimated_seconds(path, devices)
+            except FedsubError as error:
+                self._clocks[path] = {}
+                self.notes.append(f"{result.method}, seed {result.seed}, without estimated time: {error}")
+        return self._clocks[path]
+
+    @property
+    def timed(self) -> bool:
+        """Whether some run's time on the devices is known."""
+        return any(self.clock(r) for results in self.results.values() for r in results)
+
+    def times_to_target(self, results: list[Result]) -> list[float]:
+        """Estimated seconds to the target of those runs that reach it and whose time is known."""
+        if self.target is None:
+            return []
+        found = [self.clock(r).get(n) for r in results if (n := r.first_round(self.target)) is not None]
+        return [time for time in found if time is not None]
+
+    def table(self) -> str:
+        """The comparison as a text table."""
+        from fedsub.study.report.table import text_table
+
+        return text_table(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write table (CSV, Markdown), plots (PNG) and one self-contained HTML page; returns the page."""
+        from fedsub.study.report import write_report
+
+        return write_report(self, folder)
+
+
+def compare(
+    methods: Mapping[str, Algorithm],
+    objective: Objective | Callable[[int], Objective],
+    clients: Clients,
+    *,
+    rounds: int,
+    seeds: int | Iterable[int] = 1,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    target: str | Target | None = None,
+    metric: str | None = None,
+    devices: str | Devices | None = "phones",
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> Comparison:
+    """Train every method with every seed and compare; ``options`` go to `run`.
+
+    ``objective`` may be a function of the seed, to start every seed from its own initialisation. With
+    ``out`` each run has its directory there; ``resume=True`` skips finished ones and continues the rest.
+    A run that cannot go on, such as one that diverged, is noted and left out; the others go on.
+    ``devices`` ("phones", "datacentre", None or `fedsub.study.costs.Devices`): what the report estimates time for.
+    """
+    devices = named(devices)
+    goal = Target.parse(target) if target is not None else None
+    runs = _Runs(methods, objective, clients, _seed_list(seeds), Path(out) if out is not None else None)
+    runs.check(resume, rounds=rounds, target=goal, **options)
+    results: dict[str, list[Result]] = {label: [] for label in methods}
+    notes: list[str] = []
+    failed: RunError | None = None
+    with deferred_interrupt() as interrupted:
+        for label, seed, own, folder in runs:
+            if interrupted():  # in the last round of a run, or between two
+                raise Interrupted(f"Stopped between two runs. Go on with: fedsub resume {out}")
+            if folder is not None and resume and RunDir(folder).finished:
+                result = finished_result(folder)
+            else:
+                try:
+                    result = run(
+                        methods[label], own(), clients, rounds=rounds, seed=seed, out=folder, resume=resume,
+                        target=goal, callbacks=callbacks, **options,
+                    )  # fmt: skip
+                except RunError as error:
+                    if isinstance(error, Interrupted) or isinstance(error.__cause__, OSError):
+                        raise  # a full disk would stop the others too
+                    notes.append(f"{label}, seed {seed}, stopped: {error}")
+                    failed = failed or error
+                    for callback in callbacks:
+                        callback.on_event(notes[-1])
+                    continue
+                result.params = {}  # keep the curves, not a model per run
+            result.method = label
+            results[label].append(result)
+    if failed is not None and not any(results.values()):
+        if len(notes) == 1:
+            raise failed
+        raise RunError("No run came to its end:\n" + "\n".join(f"  {note}" for note in notes)) from failed
+    comparison = Comparison(results, goal, metric or "", runs.out, notes, devices)
+    if metric is None:
+        comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
+    return comparison
+
+
+@dataclass
+class _Runs:
+    """The runs of a comparison in the order they are trained: (label, seed, its objective, its directory)."""
+
+    methods: Mapping[str, Algorithm]
+    objective: Objective | Callable[[int], Objective]
+    clients: Clients
+    seeds: list[int]
+    out: Path | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.methods, Mapping):
+            kind = type(self.methods).__name__
+            raise ConfigError(f'methods is a {kind}, expected a dict from label to method: {{"FedAvg": fedavg()}}.')
+        if not self.methods:
+            raise ConfigError("There is nothing to compare: give at least one method.")
+        for label, method in self.methods.items():
+            if not isinstance(label, str):
+                raise ConfigError(
+                    f"The label {label!r} is a {type(label).__name__}, expected text; write {str(label)!r}."
+                )
+            if not isinstance(method, Algorithm):
+                kind = type(method).__name__
+                raise ConfigError(f"{label}: got a {kind}, expected a Method, such as fedsub.methods.fedavg().")
+        folders = [slug(label) for label in self.methods]
+        if len(set(folders)) < len(folders):
+            raise ConfigError(f"Two labels give the same directory name: {', '.join(self.methods)}; rename one.")
+        for label, method in self.methods.items():
+            try:
+                method.check_population(self.clients.sizes)
+            except MethodError as error:
+                raise MethodError(f"{label}: {error}") from error
+
+    def __iter__(self) -> Iterator[tuple[str, int, Callable[[], Objective], Path | None]]:
+        for seed in self.seeds:
+            own = cache(partial(self._objective, seed))  # one for all methods of a seed, made when needed
+            for label in self.methods:
+                yield label, seed, own, self.out / f"{slug(label)}-seed{seed}" if self.out is not None else None
+
+    def _objective(self, seed: int) -> Objective:
+        return self.objective if isinstance(self.objective, Objective) else self.objective(seed)
+
+    def check(self, resume: bool, **options: Any) -> None:
+        """Refuse directories of other runs before anything is trained: finished ones are only read later."""
+        for label, seed, own, folder in self:
+            if folder is None or not (there := RunDir(folder)).started:
+                continue
+            if not resume:
+                raise CheckpointError(
+                    f"{folder} holds a run already; pass resume=True to go on with it, or choose another directory."
+                )
+            there.check(run_config(self.methods[label], own(), self.clients, seed=seed, **options))
+
+
+def _seed_list(seeds: int | Iterable[int]) -> list[int]:
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise ConfigError(f"seeds is {seeds}, expected how many to train, 1 to {MOST_SEEDS:,}, or a list of seeds.")
+        return list(range(seeds))
+    found = list(seeds) if isinstance(seeds, Iterable) else []
+    whole = all(isinstance(s, Integral) and not isinstance(s, bool) and 0 <= s < 2**63 for s in found)
+    if not found or not whole or len(set(found)) < len(found):
+        raise ConfigError(
+            f"seeds is {seeds!r}, expected how many to train, or a list of different whole numbers, 0 or more."
+        )
+    return [int(s) for s in found]
+
+
+def slug(label: str) -> str:
+    """A label as a directory name; L2SGD+ is another one than L2SGD."""
+    label = re.sub(r"(?<=\w)\+", "-plus", label)
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-") or "method"

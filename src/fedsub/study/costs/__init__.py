@@ -1,0 +1,18 @@
+"""What training costs: values and bytes that cross the wire, and estimated seconds on devices.
+
+costs.ring_all_reduce(8, 1_000_000).total                  # 2 (K − 1) N
+costs.submodel_round(problem).ratio                        # mean |S(i)| / M
+costs.estimated_seconds("runs/a", costs.phones())[200]     # seconds until the end of round 200
+"""
+
+from fedsub.study.costs.collectives import Collective, Ring, parameter_server, ring_all_reduce, simulate_ring
+from fedsub.study.costs.devices import PRESETS, Devices, LogNormal, datacentre, named, phones
+from fedsub.study.costs.estimate import estimated_seconds
+from fedsub.study.costs.roundtime import client_seconds, round_seconds
+from fedsub.study.costs.submodels import SubmodelRound, l2gd_averagings, sign_ratio, submodel_round
+
+__all__ = [
+    "PRESETS", "Collective", "Devices", "LogNormal", "Ring", "SubmodelRound", "client_seconds", "datacentre",
+    "estimated_seconds", "l2gd_averagings", "named", "parameter_server", "phones", "ring_all_reduce",
+    "round_seconds", "sign_ratio", "simulate_ring", "submodel_round",
+]  # fmt: skip

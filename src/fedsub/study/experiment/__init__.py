@@ -1,0 +1,1 @@
+"""Configurations and tasks: what is trained, from files and flags."""

@@ -1,0 +1,337 @@
+"""A configuration: what a TOML file, flags and ``--set`` may say, checked before anything is read or trained.
+
+    task = "movielens-like"            [train]                     [methods]
+                                       rounds = 100                fedavg = { lr = 0.1 }
+    or [data], [split], [model]        lr = 0.3                    "Capped" = { method = "fedsubavg", max_coef = 20 }
+
+Later layers win: the task's defaults, then the file, then flags, then ``--set``.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedsub.errors import ConfigError, nearest
+
+Count = Annotated[int, Field(ge=1)]
+All = Literal["all"]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Data(Section):
+    """A file or a saved directory, and which column is what. With a task only path, scale, options and values."""
+
+    path: str | None = None
+    client: str | None = None
+    label: str | None = None
+    tables: list[str] | dict[str, str | list[str]] | None = None
+    values: list[str] | None = None
+    binary_label: bool = True
+    max_len: Count | None = None
+    padding: list[str] = []
+    sizes: dict[str, int] = {}
+    scale: Rate | None = None
+    options: dict[str, Any] = {}
+
+
+class Split(Section):
+    by: Literal["random", "time", "last", "ending", "column", "none"] = "random"
+    train: float = 0.8
+    column: str | None = None
+    seed: int = 0
+
+
+# As `fedsub.objective.models.options_of` gives them, which would load torch.
+MODEL_OPTIONS: dict[str, tuple[str, ...]] = {
+    "lr": ("bias",),
+    "embedding": ("dim", "hidden"),
+    "lstm": ("dim", "hidden", "layers", "word_std", "columns"),
+    "user-item": ("bias", "columns"),
+    "din": ("dim", "faithful", "activation", "max_history", "columns"),
+    "linear": ("bias", "loss"),
+    "factorisation": ("rank", "offset", "columns"),
+}
+
+
+class Model(Section):
+    """A built-in model with its options (docs/models.md), or ``objective``, your own. ``l2`` is for every kind."""
+
+    kind: Literal["lr", "embedding", "lstm", "user-item", "din", "linear", "factorisation"] = "lr"
+    l2: Annotated[float, Field(ge=0)] | None = None
+    dim: Count | None = None
+    hidden: Count | None = None
+    layers: Count | None = None
+    word_std: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    bias: bool | None = None
+    faithful: bool | None = None
+    activation: Literal["dice", "prelu", "relu"] | None = None
+    max_history: Count | None = None
+    columns: dict[str, str] | None = None
+    rank: Count | None = None
+    offset: Literal["user", "mean", "none"] | None = None
+    loss: Literal["binary", "squared", "cross_entropy"] | None = None
+    objective: str | None = None
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Model:
+        for name in self.options:
+            if name not in MODEL_OPTIONS[self.kind] and self.objective is None:
+                raise ValueError(f'{name} is no option of kind = "{self.kind}"')
+        if self.l2 and self.objective is not None:
+            raise ValueError("l2 is for built-in models; give your own objective Objective(…, l2=…)")
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        names = dict.fromkeys(name for options in MODEL_OPTIONS.values() for name in options)
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class Train(Section):
+    """Defaults for every method that takes them; a method's own settings win."""
+
+    rounds: Count = 100
+    clients_per_round: Count | All | None = None
+    local_steps: Count | None = None
+    local_epochs: Count | None = None
+    batch_size: Count | All | None = None
+    lr: Rate | None = None
+    server_lr: Rate | None = None
+    batches: Literal["shuffled", "ordered", "replacement"] | None = None
+    replacement: bool | None = None
+    clip_norm: Rate | None = None
+    schedule: str | None = None
+    weighting: Literal["samples", "clients", "unbiased"] | None = None
+    seeds: int | list[int] = 1
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Train:
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise ValueError("local_steps and local_epochs exclude each other; give one of them")
+        many = [self.seeds] if isinstance(self.seeds, int) else self.seeds
+        if isinstance(self.seeds, int) and not 1 <= self.seeds <= 10_000:
+            raise ValueError(
+                f"seeds is {self.seeds}, expected how many to train (1 to 10,000), or a list such as [3, 4]"
+            )
+        if not many or min(many) < 0 or max(many) >= 2**63 or len(set(many)) < len(many):
+            raise ValueError(f"seeds must be different whole numbers, 0 or more and below 2^63, got {self.seeds}")
+        return self
+
+    @property
+    def seed_list(self) -> list[int]:
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+
+class Run(Section):
+    engine: Literal["auto", "batched", "serial"] = "auto"
+    chunk: Count | None = None
+    workers: Count = 1
+    compile: bool = False
+    device: str = "cpu"
+    checkpoint_every: Count = 10
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    on_bad_update: Literal["skip", "raise"] = "skip"
+    target: str | None = None
+    stop_at_target: bool = False
+    tensorboard: bool = False
+    devices: Literal["phones", "datacentre", "none"] = "phones"
+    out: str | None = None
+
+
+class Slice(Section):
+    """Samples of a split whose ids in these columns all occur in the training data, or with ``unseen`` the others."""
+
+    split: str = "test"
+    columns: list[str]
+    unseen: bool = False
+
+
+class Evaluation(Section):
+    every: Count = 10
+    samples: Count | All | dict[str, Count | All] = 10_000
+    final_samples: Count | All = 200_000
+    slices: dict[str, Slice] = {}
+
+
+class Tune(Section):
+    """What `fedsub tune` searches if the command line does not say.
+
+    ``rounds`` are those of a trial (default: train.rounds). ``winners_of`` names the task whose search chose the
+    settings that stand under [methods].
+    """
+
+    grid: list[str] = []
+    search: Literal["grid", "random", "optuna"] | None = None
+    trials: Count | None = None
+    select: Annotated[str, Field(pattern=r"^(rounds|(final|best)(:\w+)?)$")] = "final"
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    rounds: Count | None = None
+    winners_of: str | None = None
+
+
+class Config(Section):
+    task: str | None = None
+    data: Data = Data()
+    split: Split = Split()
+    model: Model = Model()
+    methods: dict[str, dict[str, Any]] = {}
+    train: Train = Train()
+    run: Run = Run()
+    evaluate: Evaluation = Evaluation()
+    tune: Tune = Tune()
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Config:
+        if self.task is not None:
+            extra = sorted(self.data.model_fields_set - {"path", "scale", "values", "options"})
+            if extra:
+                raise ValueError(
+                    f"the task {self.task!r} brings its own data, so data.{extra[0]} has no meaning; leave one out"
+                )
+        elif self.data.scale is not None:
+            raise ValueError("data.scale is for generated tasks only")
+        elif self.data.options:
+            raise ValueError("data.options is for tasks only")
+        if self.split.by in ("time", "column") and self.split.column is None:
+            raise ValueError(f'split.by = "{self.split.by}" needs split.column (--time-column), the column to cut by')
+        if self.run.stop_at_target and self.run.target is None:
+            raise ValueError('run.stop_at_target needs run.target, such as "train.ce<=0.65"')
+        return self
+
+    @property
+    def trial_rounds(self) -> int:
+        """Rounds of a trial of `fedsub tune`: never more than are trained in the end."""
+        return min(self.tune.rounds or self.train.rounds, self.train.rounds)
+
+    def plain(self) -> dict[str, Any]:
+        """The complete configuration with all defaults, as JSON values; unset ones are left out."""
+        data = self.data.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        return self.model_dump(mode="json", exclude_none=True) | {"data": data}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, unchecked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from error
+
+
+def parse_set(text: str) -> dict[str, Any]:
+    """``train.lr=0.3`` as nested tables. The value is TOML; what TOML cannot read is taken as text."""
+    key, equals, value = text.partition("=")
+    if equals and key.strip() and "\n" not in text:
+        for attempt in (value, json.dumps(value.strip(), ensure_ascii=False)):
+            try:
+                return tomllib.loads(f"{key.strip()} = {attempt}")
+            except tomllib.TOMLDecodeError:
+                continue
+    raise ConfigError(f"Cannot read --set {text!r}; write it like --set train.lr=0.3.")
+
+
+def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """``above`` over ``below``, table by table."""
+    out = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merge(out[key], value) if both else value
+    return out
+
+
+def parse(raw: dict[str, Any], origin: str = "The configuration") -> Config:
+    """Check the tables; every complaint says where, what was seen and what is expected."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, origin)) from error
+
+
+def _explain(error: ValidationError, origin: str) -> str:
+    lines: dict[str, str] = {}
+    for item in error.errors(include_url=False):
+        path, annotation = _follow(item["loc"])
+        name = ".".join(path)
+        if item["type"] == "extra_forbidden":
+            lines[name] = f"there is no setting {name!r}; {_nearest(path)}"
+        elif item["type"] == "value_error":
+            said = item["msg"].removeprefix("Value error, ")
+            lines[name] = f"{name}: {said}." if name else f"{said}."
+        elif item["type"] in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
+            wanted = item["msg"].removeprefix("Input should be ")
+            lines[name] = f"{name} is {show(item['input'])}, expected a number {wanted}."
+        else:
+            expected = " or ".join(words(annotation))
+            lines.setdefault(name, f"{name} is {show(item['input'])}, expected {expected}.")
+    return f"{origin}: " + "\n".join(lines.values())
+
+
+def _follow(loc: tuple[int | str, ...]) -> tuple[list[str], Any]:
+    """The part of pydantic's location that is a path of ours (the rest names union members), and its type."""
+    path: list[str] = []
+    annotation: Any = Config
+    for step in loc:
+        if section := _section(annotation):
+            path.append(str(step))
+            field = section.model_fields.get(str(step))
+            if field is None:
+                break
+            annotation = field.annotation
+        elif get_origin(annotation) is dict:  # a method's label
+            path.append(str(step))
+            annotation = get_args(annotation)[1]
+        else:
+            break
+    return path, annotation
+
+
+def _section(annotation: Any) -> type[Section] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def _nearest(path: list[str]) -> str:
+    """The setting that was probably meant: one of the same name elsewhere, or a similar one here."""
+    sections = {name: s for name, f in Config.model_fields.items() if (s := _section(f.annotation))}
+    for name, section in sections.items():
+        if path[-1] in section.model_fields:
+            return f"did you mean '{name}.{path[-1]}'?"
+    own = sections.get(path[0]) if len(path) > 1 else Config
+    prefix = "".join(f"{step}." for step in path[:-1])
+    return nearest(".".join(path), [prefix + field for field in (own or Config).model_fields])
+
+
+def words(annotation: Any) -> list[str]:
+    """What a type is called in a sentence."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return words(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [w for part in get_args(annotation) for w in words(part)]
+    if origin is Literal:
+        return [", ".join(f'"{choice}"' for choice in get_args(annotation))]
+    if origin is list:
+        return [f"a list of {'whole numbers' if get_args(annotation)[0] is int else 'names'}"]
+    if origin is dict or _section(annotation):
+        return ["a table"]
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: None}
+    word = names.get(annotation, str(annotation))
+    return [word] if word else []
+
+
+def show(value: Any) -> str:
+    """A value as the user wrote it, shortened."""
+    if isinstance(value, str):
+        return f"the text {value!r}"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

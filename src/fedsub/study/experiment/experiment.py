@@ -1,0 +1,277 @@
+"""From a checked configuration to data, objective and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsub.errors import ConfigError, nearest
+from fedsub.method.names import normal
+from fedsub.study.experiment import tasks
+from fedsub.study.experiment.config import Config, merge, parse, show, words
+
+if TYPE_CHECKING:
+    from fedsub.data import Clients
+    from fedsub.method.slots import Algorithm
+    from fedsub.objective.objective import Objective
+    from fedsub.round.evaluate import Evaluate
+
+TABLES = (".csv", ".tsv", ".parquet", ".pq")
+DEFAULT_COHORT = 50
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """``base`` is the folder that relative paths of the configuration start from."""
+
+    config: Config
+    base: Path
+
+    @property
+    def name(self) -> str:
+        path = self.config.data.path
+        if self.config.task == tasks.LIBSVM and path is not None:
+            return Path(path).name.partition(".")[0] or tasks.LIBSVM
+        return self.config.task or Path(path or "data").stem
+
+    def with_devices(self, name: str) -> Experiment:
+        """The same with time estimated for other devices, which changes no result."""
+        raw = merge(self.config.plain(), {"run": {"devices": name}})
+        return replace(self, config=parse(raw, "The settings"))
+
+    def path(self) -> Path | None:
+        given = self.config.data.path
+        if given is None:
+            return None
+        path = expand(given)
+        return path if self.base == Path.cwd() else self.base / path  # as it was written, where possible
+
+    def clients(self, *, labelled: bool = True) -> Clients:
+        """All data, with the columns that model and split need. ``labelled=False`` reads ids only."""
+        from fedsub.data import Clients
+
+        data, path = self.config.data, self.path()
+        if self.config.task is not None:
+            return tasks.get(self.config.task).make(path, data.scale, data.options)
+        if path is None:
+            raise ConfigError('The configuration names no data: give task = "…" or [data] with a path.')
+        if path.is_dir():
+            if (path / "compare.json").exists():
+                raise ConfigError(f"{path} holds results, not data; to go on with them: fedsub resume {path}")
+            if any((path / f"ratings.{kind}").exists() for kind in ("dat", "parquet")):
+                raise ConfigError(f"{path} looks like MovieLens; use: fedsub compare movielens-1m --data {path}")
+            return Clients.open(path)
+        if tasks.is_libsvm(path):
+            raise ConfigError(f'{path} looks like a LibSVM file; add task = "{tasks.LIBSVM}" to the configuration.')
+        _require_columns(path, data.client, data.label if labelled else "", data.tables)
+        values = list(data.values or [])
+        if (column := self._split_column()) is not None and column not in _named(data):
+            values.append(column)
+        return Clients.from_file(
+            path,
+            data.client or "",
+            ids=data.tables or [],
+            label=data.label if labelled else None,
+            values=values if labelled else [],
+            binary_label=data.binary_label,
+            padding=data.padding,
+            max_len=data.max_len,
+            sizes=data.sizes,
+        )
+
+    def parts(self) -> tuple[Clients, Clients | None]:
+        """(train, test): cut from all data, or as a twin was written, in two directories."""
+        from fedsub.data import Clients
+
+        path = self.path()
+        if self.config.task in tasks.TWINS and path is not None and tasks.cut_before(path):
+            return self._features(Clients.open(path / "train")), self._features(Clients.open(path / "test"))
+        return self.split(self.clients())
+
+    def split(self, clients: Clients) -> tuple[Clients, Clients | None]:
+        """(train, test); plain columns that are no features, such as the time to split by, are dropped."""
+        train, test = self._cut(clients)
+        return self._features(train), None if test is None else self._features(test)
+
+    def split_with_validation(self, clients: Clients, share: float) -> tuple[Clients, Clients, Clients, Clients | None]:
+        """(train, validation, both together, test): validation is cut from the training part as test was cut off."""
+        both, test = self._cut(clients)
+        how = self.config.split
+        # A column of marks cuts once only; the stored order is then the order in time.
+        by = {"none": "random", "column": "ending"}.get(how.by, how.by)
+        column = None if how.by == "column" else self._split_column()
+        train, validation = both.split(1 - share, by=by, column=column, seed=how.seed + 1)
+        held_out, whole = self._features(validation), self._features(both)
+        return self._features(train), held_out, whole, None if test is None else self._features(test)
+
+    def _cut(self, clients: Clients) -> tuple[Clients, Clients | None]:
+        how = self.config.split
+        if how.by == "none":
+            return clients, None
+        return clients.split(how.train, by=how.by, column=self._split_column(), seed=how.seed)
+
+    def _split_column(self) -> str | None:
+        return self.config.split.column if self.config.split.by in ("time", "last", "ending", "column") else None
+
+    def _features(self, clients: Clients) -> Clients:
+        from fedsub.data.store import fingerprint
+
+        wanted = self.config.data.values
+        if wanted is None and self.config.task is None and self.config.data.client is None:
+            wanted = [c for c in clients.columns if c != self.config.split.column]  # a saved directory: all
+        drop = {
+            c.name
+            for c in clients.columns.values()
+            if c.space is None and c.name != clients.label and c.name not in (wanted or ())
+        }
+        if not drop:
+            return clients
+        kept = replace(clients, columns={k: c for k, c in clients.columns.items() if k not in drop})
+        return replace(kept, fingerprint=fingerprint(kept))
+
+    def objective(self, clients: Clients) -> Callable[[int], Objective]:
+        """A function of the seed."""
+        model = self.config.model
+        if model.objective is not None:
+            from fedsub.study.experiment.own import load
+
+            return load(model.objective, self.base, clients)
+        from fedsub.objective.models import make_objective
+
+        return lambda seed: make_objective(clients, model.kind, seed=seed, l2=model.l2 or 0.0, **model.options)
+
+    def evaluation(self) -> Evaluate:
+        """When and on what is evaluated."""
+        from fedsub.round.evaluate import Evaluate, Seen
+
+        plan = self.config.evaluate
+        slices = {name: Seen(s.split, tuple(s.columns), s.unseen) for name, s in plan.slices.items()}
+
+        def count(given: int | str) -> int | None:
+            return None if given == "all" else int(given)
+
+        given = plan.samples
+        samples = {k: count(n) for k, n in given.items()} if isinstance(given, dict) else count(given)
+        return Evaluate(plan.every, samples, count(plan.final_samples), slices)
+
+    def cohort(self, population: int) -> int | None:
+        """Clients per round for methods that do not say; None is everyone."""
+        given = self.config.train.clients_per_round
+        return None if given == "all" else min(DEFAULT_COHORT, population) if given is None else given
+
+    def methods(self, population: int) -> dict[str, Algorithm]:
+        """The configured methods by label."""
+        from fedsub.methods import make
+
+        return {label: make(**settings) for label, settings in self.settings(population).items()}
+
+    def settings(self, population: int) -> dict[str, dict[str, Any]]:
+        """The complete settings of every method by label, with its name under "name"."""
+        from fedsub import methods as library
+
+        out: dict[str, dict[str, Any]] = {}
+        for key, given in self.config.methods.items():
+            name = given.get("method", key)
+            if not isinstance(name, str) or normal(name) not in library.CATALOGUE:
+                hint = nearest(normal(str(name)), library.CATALOGUE)
+                where = f"methods.{key}.method" if "method" in given else f"methods.{key}"
+                raise ConfigError(f"{where}: there is no method {name!r}; {hint}")
+            entry = library.CATALOGUE[normal(name)]
+            label = entry.title if normal(key) in library.CATALOGUE else key
+            if label in out:
+                raise ConfigError(f"methods has {label} twice; give one of them a name of its own.")
+            own = {k: v for k, v in given.items() if k != "method"}
+            defaults, asked = entry.defaults, self._arguments(key, entry, own, population)
+            if asked.get("local_epochs") is not None and "local_steps" in defaults:
+                asked.setdefault("local_steps", None)
+            out[label] = {"name": normal(name), **defaults, **asked}
+        return out
+
+    def _arguments(self, key: str, entry: Any, own: dict[str, Any], population: int) -> dict[str, Any]:
+        """Own settings over [train] over the method's defaults."""
+        hints = entry.types
+        for name, value in own.items():
+            if name not in hints:
+                known = [f"methods.{key}.{k}" for k in hints]
+                wrong = f"methods.{key}.{name}"
+                raise ConfigError(f"{entry.title} has no setting {wrong!r}; {nearest(wrong, known)}")
+            if not (_fits(value, hints[name]) or (value == "all" and name in ("batch_size", "clients_per_round"))):
+                expected = " or ".join(words(hints[name]))
+                raise ConfigError(f"methods.{key}.{name} is {show(value)}, expected {expected}.")
+        shared = self.config.train.model_dump(exclude_none=True, exclude={"rounds", "seeds"})
+        if "local_steps" in own:
+            shared.pop("local_epochs", None)
+        if "local_epochs" in own:
+            shared.pop("local_steps", None)
+        shared.setdefault("clients_per_round", self.cohort(population))
+        merged = {k: v for k, v in shared.items() if k in hints} | own
+        return {k: None if v == "all" else v for k, v in merged.items()}
+
+
+@dataclass
+class Model:
+    """The configured objective as a function of the seed that can be sent to other processes."""
+
+    experiment: Experiment
+    clients: Clients
+
+    def __call__(self, seed: int) -> Objective:
+        return self.experiment.objective(self.clients)(seed)
+
+
+def expand(path: str) -> Path:
+    """A path whose ~ or ~user is a home directory."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path} starts with the home directory of an unknown user; write the full path.") from error
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _named(data: Any) -> set[str]:
+    tables = data.tables or []
+    columns = (
+        [t for v in tables.values() for t in ([v] if isinstance(v, str) else v)] if isinstance(tables, dict) else tables
+    )
+    return {*columns, *(data.values or []), data.label}
+
+
+def _require_columns(path: Path, client: str | None, label: str | None, tables: Any) -> None:
+    """Say which roles are still to be given, and what the file has to offer."""
+    if not path.exists():
+        raise ConfigError(f"There is no file {path}; check the path.")
+    missing = [
+        text
+        for text, value in (
+            ("--client (data.client), who owns a row", client),
+            ("--label (data.label), what to predict", label),
+            ("--table (data.tables), the id columns", tables),
+        )
+        if value is None or value == [] or value == {}
+    ]
+    if missing:
+        raise ConfigError(f"Tell which column of {path} is what. Still to name: {'; '.join(missing)}.{_columns(path)}")
+
+
+def _columns(path: Path) -> str:
+    import polars as pl
+
+    try:
+        if path.suffix.lower() in (".csv", ".tsv"):
+            lazy = pl.scan_csv(path, separator="," if path.suffix.lower() == ".csv" else "\t")
+        else:
+            lazy = pl.scan_parquet(path)
+        return f" Its columns: {', '.join(lazy.collect_schema().names())}."
+    except (pl.exceptions.PolarsError, OSError):
+        return ""

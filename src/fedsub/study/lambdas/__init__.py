@@ -1,0 +1,1 @@
+"""The mixture's λ chosen on held-out data."""

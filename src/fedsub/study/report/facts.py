@@ -1,0 +1,142 @@
+"""What is known about the runs behind a comparison: settings, versions, data and events."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsub.running.result import Result
+
+if TYPE_CHECKING:
+    from fedsub.study.comparing import Comparison
+
+_OWN = ("seed", "data", "splits.")  # shown with the runs and the data
+ABSENT = "–"
+
+
+@dataclass
+class Run:
+    """One result with what its directory says; everything but the result may be missing."""
+
+    label: str
+    result: Result
+    config: dict[str, Any]
+    versions: dict[str, Any]
+    events: list[str]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings by dotted name, as text."""
+        leaves = dict(_leaves(self.config)) if self.config else {}
+        return {k: json.dumps(v, ensure_ascii=False) if not isinstance(v, str) else v for k, v in leaves.items()
+                if not k.startswith(_OWN)}  # fmt: skip
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The data by name: "data" is what was trained on, the others are what was evaluated."""
+        if self.config:
+            found = {"data": self.config.get("data", ""), **(self.config.get("splits") or {})}
+        else:
+            problem = self.result.problem
+            found = {"data": problem.clients.fingerprint} if problem is not None else {}
+        return {str(k): str(v) for k, v in found.items() if v}
+
+
+def runs(comparison: Comparison) -> list[Run]:
+    """Every run, method by method, with what can be read of its directory."""
+    from fedsub.study.comparing import slug  # imports this package when it writes a report
+
+    out = []
+    for label, results in comparison.results.items():
+        for result in results:
+            folder = result.path
+            if folder is None and comparison.path is not None:
+                folder = comparison.path / f"{slug(label)}-seed{result.seed}"
+            config = _read(folder, "config.json")
+            known = {k: v for k, v in _read(folder, "versions.json").items() if k not in ("format", "version")}
+            out.append(Run(label, result, config, known, result.events or _events(folder)))
+    return out
+
+
+def versions(found: list[Run]) -> dict[str, str]:
+    """What the runs were made with, several versions of a thing side by side; without any, what runs now."""
+    seen: dict[str, dict[str, None]] = {}
+    for run in found:
+        for name, text in run.versions.items():
+            seen.setdefault(name, {})[str(text)] = None
+    return {name: ", ".join(texts) for name, texts in seen.items()} or _here()
+
+
+def settings(found: list[Run]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """(settings that all runs share, the others by name and then by label)."""
+    by_label: dict[str, dict[str, dict[str, None]]] = {}
+    for run in found:
+        for key, text in run.settings.items():
+            by_label.setdefault(key, {}).setdefault(run.label, {})[text] = None
+    labels = {run.label for run in found if run.config}
+    same, other = {}, {}
+    for key, texts in by_label.items():
+        shown = {label: ", ".join(t) for label, t in texts.items()}
+        if len(labels) == len(shown) and len(set(shown.values())) == 1:
+            same[key] = next(iter(shown.values()))
+        else:
+            other[key] = shown
+    return same, other
+
+
+def events(found: list[Run]) -> dict[str, list[str]]:
+    """Each sentence once, with the runs it was said of."""
+    out: dict[str, dict[str, list[str]]] = {}
+    for run in found:
+        for sentence in run.events:
+            seeds = out.setdefault(sentence, {}).setdefault(run.label, [])
+            if str(run.result.seed) not in seeds:
+                seeds.append(str(run.result.seed))
+    return {
+        sentence: [f"{label}, seed{'s' if len(s) > 1 else ''} {', '.join(s)}" for label, s in where.items()]
+        for sentence, where in out.items()
+    }
+
+
+def _here() -> dict[str, str]:
+    out = {"python": platform.python_version()}
+    for name in ("torch", "numpy", "fedsub"):
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:  # a source tree
+            out[name] = "not installed"
+    return out
+
+
+def _read(folder: Path | None, name: str) -> dict[str, Any]:
+    """A JSON object of a run directory; a report does not fail because of one that is gone or damaged."""
+    try:
+        data = json.loads((folder / name).read_bytes()) if folder is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _events(folder: Path | None) -> list[str]:
+    try:
+        lines = (folder / "events.jsonl").read_bytes().splitlines() if folder is not None else []
+        return [str(json.loads(line)["event"]) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by dotted name; lists of objects by their place, an object's type by its own name."""
+    if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
+        value = {str(i + 1): v for i, v in enumerate(value)}
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            name = prefix if key == "type" and prefix else f"{prefix}.{key}" if prefix else str(key)
+            yield from _leaves(item, name)
+    else:
+        yield prefix, value

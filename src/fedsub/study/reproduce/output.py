@@ -1,0 +1,81 @@
+"""What a reproduction leaves: table.md, table.csv, curves.png and page.html."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsub.disk.files import write_atomic, writing
+from fedsub.study.report import facts, page
+from fedsub.study.report import words as w
+from fedsub.study.report.plots import panels_plot, png
+from fedsub.study.report.svg import inline
+from fedsub.study.reproduce.tables import csv_bytes
+
+if TYPE_CHECKING:
+    from fedsub.study.reproduce.make import Outcome, Request
+
+PAPER = (
+    "Published numbers: Ding et al., Federated Submodel Optimization for Hot and Cold Data Features, NeurIPS 2022 "
+    "(one run each)."
+)
+
+
+def write(request: Request, outcome: Outcome) -> Path:
+    """Write the files; returns their directory."""
+    folder = request.out / request.name
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    notes = [PAPER, *outcome.notes, f"Made by: {command(request)}"]
+    text = "\n".join([*(table.markdown() for table in outcome.tables), *notes]) + "\n"
+    write_atomic(folder / "table.md", text.encode())
+    write_atomic(folder / "table.csv", csv_bytes([record for table in outcome.tables for record in table.exact]))
+    if outcome.panels:
+        write_atomic(folder / "curves.png", png(panels_plot(outcome.panels)))
+    write_atomic(folder / "page.html", _page(request, outcome, notes).encode())
+    return folder
+
+
+def command(request: Request) -> str:
+    """The command line that makes this again."""
+    words = ["fedsub", "reproduce", request.what, "--task", request.task]
+    if request.compares_methods:
+        words += ["--protocol", request.protocol]
+    seeds = request.seeds if isinstance(request.seeds, int) else ",".join(map(str, request.seeds))
+    words += [] if request.what == "table1" else ["--seeds", str(seeds)]
+    words += ["--twin"] if request.twin else []
+    words += ["--scale", f"{request.scale:g}"] if request.scale is not None else []
+    words += ["--rounds", str(request.rounds)] if request.rounds is not None else []
+    words += ["--methods", ",".join(request.methods)] if request.methods else []
+    return " ".join(words + (["--data", "DIR"] if request.data is not None else []))
+
+
+def _page(request: Request, outcome: Outcome, notes: list[str]) -> str:
+    title = f"{request.what.capitalize()[:-1]} {request.what[-1]} of the FedSubAvg paper, reproduced"
+    tables = "".join(f"<h3>{page.e(table.title)}</h3>\n{table.html()}" for table in outcome.tables)
+    sections = [("table", "published beside ours", tables)]
+    if outcome.panels:
+        sections.insert(1 if request.what.startswith("table") else 0, ("curves", "curves", _curves(outcome)))
+    for number, (name, found) in enumerate(outcome.panels.items(), 1):
+        known = facts.runs(found)
+        html = f"{page.settings(found, known)}<details><summary>Runs</summary>{page.runs(known)}</details>\n"
+        sections.append((f"settings-{number}", f"settings: {name}", html))
+    said = "".join(f"<p>{page.e(note)}</p>\n" for note in notes)
+    return page.document(title, PAPER, [*sections, ("made", "how this was made", said)])
+
+
+def _curves(outcome: Outcome) -> str:
+    ids = count(1)
+    several = any(len(results) > 1 for found in outcome.panels.values() for results in found.results.values())
+    band = " Lines are means over the seeds, bands reach from the lowest to the highest." if several else ""
+    ends = []
+    for title, found in outcome.panels.items():
+        best = ", ".join(
+            f"{label} {w.number(results[0].best(found.metric))}" for label, results in found.results.items()
+        )
+        ends.append(f"{title}, best {w.words(found.metric)} of the first seed: {best}.")
+    sizes = (("wide", False), ("narrow", True))
+    alt = f"Line charts against rounds. {' '.join(ends)}"
+    svg = "".join(inline(panels_plot(outcome.panels, narrow=n), f"f{next(ids)}", alt, kind) for kind, n in sizes)
+    return f"<figure>{svg}<figcaption>{page.e('A metric against rounds.' + band)}</figcaption></figure>\n"

@@ -1,0 +1,149 @@
+"""All trials and the winners: CSV for programs, aligned text for people.
+
+No times are in them, so that the same search makes the same files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+
+from fedsub.running.result import mean_std
+from fedsub.study.report import words as w
+from fedsub.study.tuning.choose import show
+
+if TYPE_CHECKING:
+    from fedsub.study.tuning.search import Tuning
+    from fedsub.study.tuning.trials import Trial
+
+Rows = list[list[str]]
+KINDS = ("ce", "loss", "auc", "accuracy")  # half_ce is ce again
+
+
+def trial_rows(tuning: Tuning) -> Rows:
+    """A heading and one row per method, setting and seed, in the order of the search."""
+    trials = [t for s in tuning.settings for t in s.trials]
+    measured = [f"{split}.{kind}" for split in ("train", "validation") for kind in _kinds(trials, split)]
+    head = ["method", "trial", *tuning.axes, "seed", "rounds", "status", tuning.criterion.title]
+    rows = [[*head, *(f"final {name}" for name in measured), "best validation loss", "at round", "chosen", "note"]]
+    for setting in tuning.settings:
+        axes = [_exact(setting.values.get(name)) for name in tuning.axes]
+        chosen = "yes" if tuning.chosen.get(setting.label) is setting else "no"
+        start = [setting.label, str(setting.number), *axes]
+        if setting.refused is not None:
+            rows.append([*start, "", "", "refused", *[""] * (len(measured) + 3), chosen, w.one_line(setting.refused)])
+        for t in setting.trials:
+            number, best = t.best("validation")
+            rows.append([
+                *start, str(t.seed), str(t.rounds), t.status, _exact(tuning.criterion.value(t)),
+                *(_exact(t.metric(*name.split("."))) for name in measured),
+                _exact(best), str(number) if math.isfinite(best) else "", chosen, w.one_line(t.failure or ""),
+            ])  # fmt: skip
+    return rows
+
+
+def setting_rows(tuning: Tuning) -> Rows:
+    """A row per method and setting: the mean over the seeds."""
+    rows = [["", "method", "trial", *tuning.axes, tuning.criterion.title, "train loss", "seeds that ended"]]
+    for s in tuning.settings:
+        ended = [t for t in s.trials if t.status == "finished"]
+        rows.append([
+            "*" if tuning.chosen.get(s.label) is s else "", s.label, str(s.number),
+            *(show(s.values[name]) if name in s.values else w.DASH for name in tuning.axes),
+            _pm([tuning.criterion.value(t) for t in s.trials]), _pm([t.loss("train") for t in ended]),
+            "refused" if s.refused else f"{len(ended)} of {len(s.trials)}",
+        ])  # fmt: skip
+    return rows
+
+
+def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], heads: tuple[str, ...]) -> Rows:
+    """A row per method; ``cell`` makes the cells of one quantity, which ``heads`` tell apart."""
+    tested = [t for trials in tuning.tested.values() for t in trials]
+    kinds = _kinds(tested, "test")
+    criterion = tuning.criterion
+    columns = [criterion.title]
+    if criterion.select == "rounds":
+        columns.append("validation loss")
+    elif criterion.target is not None:
+        columns.append(f"rounds to {criterion.target}")
+    columns += [f"test {kind}" for kind in kinds]
+    rows = [["method", "trials", "seeds", *tuning.axes, *(f"{c}{h}" for c in columns for h in heads)]]
+    for label, count in tuning.counts.items():
+        winner = tuning.chosen.get(label)
+        if winner is None:
+            rows.append([label, str(count), "0", *[w.DASH] * (len(rows[0]) - 3)])
+            continue
+        values = [[criterion.value(t) for t in winner.trials]]
+        if criterion.select == "rounds":
+            values.append([t.loss("validation") for t in winner.trials])
+        elif criterion.target is not None:
+            values.append([t.first(criterion.target) for t in winner.trials])
+        values += [[t.metric("test", kind) for t in tuning.tested.get(label, [])] for kind in kinds]
+        axes = [show(winner.values[name]) if name in winner.values else w.DASH for name in tuning.axes]
+        rows.append([label, str(count), str(len(winner.trials)), *axes, *(c for v in values for c in cell(v))])
+    return rows
+
+
+def decile_rows(tuning: Tuning) -> Rows:
+    """The test split by heat decile: a row per method, seed and decile."""
+    tested = [t for trials in tuning.tested.values() for t in trials]
+    kinds = _kinds(tested, "test")
+    rows = [["method", "seed", "decile", "samples", *kinds]]
+    for label, trials in tuning.tested.items():
+        for t in trials:
+            for group in t.final.get("test", {}).get("deciles", []):
+                cells = [_exact(group.get(kind)) for kind in kinds]
+                rows.append([label, str(t.seed), str(group["group"]), str(group["samples"]), *cells])
+    return rows
+
+
+def winners_csv(tuning: Tuning) -> Rows:
+    return winner_rows(tuning, lambda v: [_exact(x) for x in mean_std([y for y in v if math.isfinite(y)])],
+                       (": mean", ": std"))  # fmt: skip
+
+
+def winners_text(tuning: Tuning) -> str:
+    return aligned(winner_rows(tuning, lambda v: [_pm(v)], ("",)))
+
+
+def aligned(rows: Rows) -> str:
+    """Rows as text, the heading underlined, numbers to the right."""
+    widths = [max(cell_len(row[j]) for row in rows) for j in range(len(rows[0]))]
+    texts = {j for j, head in enumerate(rows[0]) if head in ("", "method")}
+    lines = []
+    for row in [rows[0], ["-" * width for width in widths], *rows[1:]]:
+        cells = [(" " * (n - cell_len(c)), c) for c, n in zip(row, widths, strict=True)]
+        lines.append("  ".join(c + pad if j in texts else pad + c for j, (pad, c) in enumerate(cells)).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def csv_bytes(rows: Rows) -> bytes:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue().encode()
+
+
+def _kinds(trials: Sequence[Trial], split: str) -> list[str]:
+    return [kind for kind in KINDS if any(kind in t.final.get(split, {}) for t in trials)]
+
+
+def _pm(values: Sequence[float]) -> str:
+    """Mean ± standard deviation over the seeds; those without a value are counted, not averaged."""
+    kept = [v for v in values if math.isfinite(v)]
+    if not kept:
+        return w.DASH
+    mean, std = mean_std(kept)
+    text = w.number(mean, std if len(kept) > 1 else None)
+    return text if len(kept) == len(values) else f"{text} ({len(kept)} of {len(values)})"
+
+
+def _exact(value: Any) -> str:
+    """A value for a program: all digits; empty where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return repr(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,167 @@
+"""One trial: a method, its settings and a seed, trained once. Its record is a file that is there or not.
+
+{"format": "fedsub-trial", "version": 1, "id": "…", "config": {…}, "seed": 0, "history": […], "final": {…}, …}
+
+Its identity is the digest of all that its numbers depend on (`run_config`): method, settings, seed, rounds,
+data, evaluation. So a search that goes on, or is widened, finds what was trained before.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from fedsub.data.clients import Clients
+from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.rundir import RunDir
+from fedsub.errors import CheckpointError, DataError, RunError
+from fedsub.method.slots import Algorithm
+from fedsub.objective.objective import Objective
+from fedsub.running.result import Target, better
+from fedsub.running.run import Interrupted, run, run_config
+from fedsub.study.comparing import slug
+
+FORMAT, VERSION = "fedsub-trial", 1
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all trials of a phase share; sent once to every worker process.
+
+    ``options`` go to `run`. ``folder`` holds the records; with ``keep`` also a run directory for each. Unless
+    ``checkpoints`` it loses its checkpoints once it has finished: with state at clients they can take gigabytes.
+    """
+
+    objective: Objective | Callable[[int], Objective]
+    clients: Clients
+    splits: Mapping[str, Clients]
+    options: Mapping[str, Any]
+    folder: Path | None = None
+    keep: bool = False
+    checkpoints: bool = True
+
+    def objective_of(self, seed: int) -> Objective:
+        return self.objective if isinstance(self.objective, Objective) else self.objective(seed)
+
+    def record(self, job: Job) -> Path | None:
+        return None if self.folder is None else self.folder / f"{job.name}.json"
+
+    def job(self, label: str, method: Algorithm, objective: Objective, seed: int, rounds: int) -> Job:
+        """A trial to be trained here, with its identity."""
+        splits = dict(self.splits)
+        config = run_config(method, objective, self.clients, splits=splits, seed=seed, rounds=rounds, **self.options)
+        return Job(label, method, seed, rounds, blake2b(dump(config, sort_keys=True), digest_size=16).hexdigest())
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial before it is trained."""
+
+    label: str
+    method: Algorithm = field(repr=False)
+    seed: int
+    rounds: int
+    id: str
+
+    @property
+    def name(self) -> str:
+        return f"{slug(self.label)}-seed{self.seed}-{self.id[:16]}"
+
+
+@dataclass
+class Trial:
+    """What came of one. ``history`` has the evaluated rounds; ``failure`` says why it did not end."""
+
+    seed: int
+    rounds: int
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    final: dict[str, Any] = field(default_factory=dict, repr=False)
+    failure: str | None = None
+    seconds: float = 0.0
+    engine: str = ""
+
+    def loss(self, split: str) -> float:
+        """The loss on a split at the end; nan if the trial failed."""
+        return self.metric(split, self.kind)
+
+    def metric(self, split: str, kind: str) -> float:
+        value = self.final.get(split, {}).get(kind)
+        return float(value) if isinstance(value, int | float) else math.nan
+
+    @property
+    def kind(self) -> str:
+        """What the loss is called: "ce" for a cross-entropy, else "loss"."""
+        return "ce" if any("ce" in measured for measured in self.final.values()) else "loss"
+
+    def best(self, split: str, kind: str | None = None) -> tuple[int, float]:
+        """(round, value) of the evaluated round with the best loss, or ``kind``; the untrained model does not count."""
+        name = f"{split}.{kind or self.kind}"
+        sign = -1 if better(name) == "higher" else 1
+        found = [
+            (sign * r[name], r["round"])
+            for r in self.history
+            if r["round"] > 0 and math.isfinite(r.get(name, math.nan))
+        ]
+        if not found:
+            return self.rounds, math.nan
+        value, number = min(found)
+        return number, sign * value
+
+    def first(self, target: Target) -> float:
+        """The first evaluated round at which a target holds; infinity if none does."""
+        return next((float(r["round"]) for r in self.history if target.reached(r)), math.inf)
+
+    @property
+    def status(self) -> str:
+        """One of finished, diverged (its loss is no finite number) and failed."""
+        if self.failure is not None:
+            return "failed"
+        split = "validation" if "validation" in self.final else "train"
+        return "finished" if math.isfinite(self.loss(split)) else "diverged"
+
+
+def perform(bench: Bench, job: Job) -> Trial:
+    """Train it and write its record. One that cannot go on, such as one that diverged, is recorded as failed."""
+    begin = time.perf_counter()
+    file = bench.record(job)
+    out = bench.folder / job.name if bench.keep and bench.folder is not None else None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a method that the batched engine cannot train: serial
+            result = run(
+                job.method, bench.objective_of(job.seed), bench.clients, splits=dict(bench.splits), seed=job.seed,
+                rounds=job.rounds, out=out, resume=out is not None, **bench.options,
+            )  # fmt: skip
+        history = [r for r in result.history if any("." in name for name in r)]
+        trial = Trial(job.seed, job.rounds, history, result.final, None, result.seconds, result.engine)
+    except RunError as error:
+        if isinstance(error, Interrupted) or isinstance(error.__cause__, OSError):
+            raise  # a full disk would stop the others too
+        trial = Trial(job.seed, job.rounds, failure=str(error), seconds=time.perf_counter() - begin)
+    if file is not None:
+        content = {"format": FORMAT, "version": VERSION, "id": job.id, "method": job.label}
+        write_atomic(file, dump({**content, "settings": job.method.describe(), **vars(trial)}))
+    if out is not None and trial.failure is None and not bench.checkpoints:
+        shutil.rmtree(RunDir(out).checkpoints, ignore_errors=True)
+    return trial
+
+
+def read(bench: Bench, job: Job) -> Trial | None:
+    """The record of a trial that was finished before."""
+    file = bench.record(job)
+    if file is None or not file.exists():
+        return None
+    try:
+        (content,) = JsonLines.read(file)  # a line, so that NaN and infinity are read back as numbers
+        if content["format"] != FORMAT or content["version"] != VERSION or content["id"] != job.id:
+            raise ValueError("it is of another trial or version")
+        return Trial(**{name: content[name] for name in Trial.__dataclass_fields__})
+    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
+        raise CheckpointError(f"{file} is damaged ({error}); delete it to train that trial again.") from error

@@ -12,6 +12,7 @@ A message says what was seen, what was expected and what to do next.
     ├── ConfigError          a configuration file, a flag or a task name is wrong
     ├── RunError             training cannot go on
     │   └── NoUsableClient   a round in which no client delivered a usable update
+    ├── WireError            a message between server and client is damaged, foreign or not what was waited for
     ├── CheckpointError      nothing on disk to resume from, or it belongs to another run
     └── MissingExtra         an optional dependency is not installed
 """
@@ -60,6 +61,10 @@ class RunError(FedsubError, RuntimeError):
 
 class NoUsableClient(RunError):
     """No client of the round delivered a usable update."""
+
+
+class WireError(FedsubError, ValueError):
+    """A message between server and client is damaged, foreign or not what was waited for."""
 
 
 class CheckpointError(FedsubError, RuntimeError):

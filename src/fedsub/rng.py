@@ -69,6 +69,12 @@ def below(words: Array, bound: Array | int) -> Array:
     return (uniform(words) * bound).astype(np.int64)
 
 
+def normal(words: Array) -> Array:
+    """64-bit words as standard normal numbers, float64 (Box and Muller, 1958)."""
+    radius = np.sqrt(-2.0 * np.log1p(-uniform(mix(words))))
+    return radius * np.cos(2.0 * np.pi * uniform(mix(~words)))
+
+
 def first_of_permutation(n: int, count: int, word: Any) -> Array:
     """The first ``count`` entries of a random permutation of range(n), keyed by ``word``.
 

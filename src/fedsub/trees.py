@@ -23,3 +23,12 @@ def add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
             table.scatter_add_(0, rows, values)
             return
     table.index_add_(0, rows, values)
+
+
+def over_holders(total: Tensor, held: Tensor) -> Tensor:
+    """The mean of each row over those who hold it, in place: a row's sum by what its holders weigh together.
+
+    A row that nobody holds, or whose only holders were left out (weight 0), has the sum 0 and keeps it.
+    """
+    held = held.masked_fill(held == 0, 1.0)
+    return total.div_(held.to(total.dtype).reshape(-1, *[1] * (total.ndim - 1)))

@@ -16,19 +16,17 @@ where W = Σ w_i over all clients and W_m over those that hold m.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.data.heat import row_heat, weighted_heat
 from fedsub.errors import MethodError, nearest
 from fedsub.method.batches import check_number
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.method.slots import Total
-from fedsub.objective.problem import Problem
-from fedsub.trees import Tree
+from fedsub.objective.population import Population
+from fedsub.trees import Tree, over_holders
 
 WEIGHTINGS = ("clients", "samples")
 
@@ -43,8 +41,11 @@ class OverClients:
     def __post_init__(self) -> None:
         _check(self.weighting, WEIGHTINGS)
 
-    def bind(self, problem: Problem, device: torch.device) -> BoundMean:
-        return BoundMean(len(problem.clients), _client_weights(problem, self.weighting))
+    def weight(self, sizes: np.ndarray) -> np.ndarray:
+        return _weight(self.weighting, sizes)
+
+    def bind(self, population: Population, device: torch.device) -> BoundMean:
+        return BoundMean(_whole(self.weighting, population))
 
 
 @dataclass(frozen=True)
@@ -87,44 +88,45 @@ class OverHolders:
                 "leave it out to use the exact heat."
             )
 
-    def bind(self, problem: Problem, device: torch.device) -> BoundMean:
+    def weight(self, sizes: np.ndarray) -> np.ndarray:
+        return _weight(self.weighting, sizes)
+
+    def bind(self, population: Population, device: torch.device) -> BoundMean:
         for name in self.heat or ():
-            if name not in problem.spaces:
-                raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, problem)}")
-        check_patterns(self.groups, problem.names, "OverHolders")
-        raw = {name: self._coefficients(problem, name) for name in problem.spaces}
+            if name not in population.rows:
+                raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, population)}")
+        check_patterns(self.groups, population.names, "OverHolders")
+        raw = {space: self._coefficients(population, space) for space in population.rows}
         made: dict[tuple[str, float, float | None], Tensor] = {}  # tables that agree share one array
         coefficients = {}
-        for table, space in problem.tables.items():
+        for table, space in population.tables.items():
             temper = setting(self.groups, table, "temper", self.temper)
             cap = setting(self.groups, table, "max_coef", self.max_coef)
-            which = (space.name, temper, cap)
+            which = (space, temper, cap)
             if which not in made:
-                made[which] = torch.from_numpy(_tempered(raw[space.name], temper, cap)).to(device)
+                made[which] = torch.from_numpy(_tempered(raw[space], temper, cap)).to(device)
             coefficients[table] = made[which]
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
-            sizes = problem.clients.sizes
-            scale = len(sizes) / float(sizes.sum())
-            return BoundMean(len(problem.clients), _client_weights(problem, "samples"), coefficients, scale=scale)
-        return BoundMean(len(problem.clients), _client_weights(problem, self.weighting), coefficients)
+            scale = len(population) / float(population.sizes.sum())
+            return BoundMean(float(len(population)), coefficients, scale=scale)
+        return BoundMean(_whole(self.weighting, population), coefficients)
 
-    def _coefficients(self, problem: Problem, name: str) -> np.ndarray:
-        space, sizes = problem.spaces[name], problem.clients.sizes
+    def _coefficients(self, population: Population, space: str) -> np.ndarray:
         if self.weighting == "clients":
-            heat, population = row_heat(space).astype(np.float64), float(len(sizes))
+            heat, whole = population.heat(space), float(len(population))
         else:
-            heat, population = weighted_heat(space, sizes), float(sizes.sum())
-        if self.heat is not None and name in self.heat:
+            heat, whole = population.weighted_heat(space), float(population.sizes.sum())
+        if self.heat is not None and space in self.heat:
             try:
-                given = np.asarray(self.heat[name], np.float64)
+                given = np.asarray(self.heat[space], np.float64)
             except (TypeError, ValueError) as err:
-                raise MethodError(f"heat[{name!r}] must hold one number per row; {err}.") from err
+                raise MethodError(f"heat[{space!r}] must hold one number per row; {err}.") from err
             if given.shape != heat.shape:
-                raise MethodError(f"heat[{name!r}] has shape {given.shape}, the space has {space.size:,} rows.")
+                raise MethodError(f"heat[{space!r}] has shape {given.shape}, the space has {len(heat):,} rows.")
             # An estimate may leave the possible range; exact rule: between 1 and the population.
-            heat = np.clip(np.nan_to_num(given, nan=1.0), 1.0, population)
-        return np.divide(population, heat, out=np.ones_like(heat), where=heat > 0)
+            heat = np.clip(np.nan_to_num(given, nan=1.0), 1.0, whole)
+        return np.divide(whole, heat, out=np.ones_like(heat), where=heat > 0)
 
 
 @dataclass(frozen=True)
@@ -141,38 +143,24 @@ class OverSampledHolders:
     def __post_init__(self) -> None:
         _check(self.weighting, WEIGHTINGS)
 
-    def bind(self, problem: Problem, device: torch.device) -> BoundSampledMean:
-        return BoundSampledMean(len(problem.clients), _client_weights(problem, self.weighting))
+    def weight(self, sizes: np.ndarray) -> np.ndarray:
+        return _weight(self.weighting, sizes)
+
+    def bind(self, population: Population, device: torch.device) -> BoundSampledMean:
+        return BoundSampledMean(_whole(self.weighting, population))
 
 
 @dataclass
-class _Weighted:
-    """The clients' weights a_i, and how much of all weight took part."""
-
-    population: int
-    per_client: np.ndarray | None
-
-    def weights(self, clients: np.ndarray) -> np.ndarray:
-        return np.ones(len(clients)) if self.per_client is None else self.per_client[clients]
-
-    def share(self, total: Total) -> float:
-        """K/N, or Σ w_i over the cohort by that over everybody."""
-        return total.weight / self.whole
-
-    @cached_property
-    def whole(self) -> float:
-        return self.population if self.per_client is None else float(self.per_client.sum())
-
-
-@dataclass
-class BoundMean(_Weighted):
+class BoundMean:
     """Σ a_i Δ_i / Σ a_i, times a constant per row; with ``scale``, Σ a_i Δ_i · scale / count instead."""
 
+    whole: float  # Σ a_i over everybody, or (with ``scale``) how many there are
     coefficients: dict[str, Tensor] = field(default_factory=dict)
     scale: float | None = None
 
     def share(self, total: Total) -> float:
-        return super().share(total) if self.scale is None else total.count / self.population
+        """K/N, or Σ w_i over the cohort by that over everybody."""
+        return (total.weight if self.scale is None else total.count) / self.whole
 
     def __call__(self, total: Total) -> Tree:
         divisor = total.weight if self.scale is None else total.count / self.scale
@@ -187,17 +175,17 @@ class BoundMean(_Weighted):
 
 
 @dataclass
-class BoundSampledMean(_Weighted):
+class BoundSampledMean:
+    whole: float
+
+    def share(self, total: Total) -> float:
+        return total.weight / self.whole
+
     def __call__(self, total: Total) -> Tree:
-        mean = {}
-        for name, value in total.values.items():
-            if name in total.held:
-                # A row whose only holders were left out (weight 0) has the sum 0: it stays as it is.
-                held = total.held[name].masked_fill(total.held[name] == 0, 1.0)
-                mean[name] = value.div_(held.to(value.dtype).reshape(-1, *[1] * (value.ndim - 1)))
-            else:
-                mean[name] = value.div_(total.weight)
-        return mean
+        return {
+            name: over_holders(value, total.held[name]) if name in total.held else value.div_(total.weight)
+            for name, value in total.values.items()
+        }
 
 
 def _tempered(coefficient: np.ndarray, temper: float, cap: float | None) -> np.ndarray:
@@ -208,12 +196,17 @@ def _tempered(coefficient: np.ndarray, temper: float, cap: float | None) -> np.n
     return coefficient.astype(np.float32)
 
 
-def _client_weights(problem: Problem, weighting: str) -> np.ndarray | None:
-    return None if weighting == "clients" else problem.clients.sizes.astype(np.float64)
+def _weight(weighting: str, sizes: np.ndarray) -> np.ndarray:
+    """a_i of clients with so many samples, float64."""
+    return np.ones(len(sizes)) if weighting == "clients" else sizes.astype(np.float64)
 
 
-def _known(name: object, problem: Problem) -> str:
-    return nearest(str(name), problem.spaces) if problem.spaces else "the objective has no tables."
+def _whole(weighting: str, population: Population) -> float:
+    return float(len(population)) if weighting == "clients" else float(population.sizes.sum())
+
+
+def _known(name: object, population: Population) -> str:
+    return nearest(str(name), population.rows) if population.rows else "the objective has no tables."
 
 
 def _check(weighting: str, valid: tuple[str, ...]) -> None:

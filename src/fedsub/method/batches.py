@@ -40,14 +40,28 @@ class Batches:
     weights: np.ndarray
     steps: np.ndarray
 
-    @property
-    def padded(self) -> bool:
-        return bool((self.weights == 0).any())
+    def take(self, which: np.ndarray | slice, steps: slice = slice(None)) -> Batches:
+        """Those of some clients, and of some steps."""
+        samples = self.samples[which, steps]
+        return Batches(samples, self.weights[which, steps], np.minimum(self.steps[which], samples.shape[1]))
 
 
-def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: int) -> Batches:
-    """The batches of one round for every client of the cohort."""
-    sizes = clients.sizes[cohort.clients]
+def draw(
+    clients: Clients,
+    cohort: Cohort,
+    local: Local,
+    *,
+    round: int,
+    seed: int,
+    at: np.ndarray | None = None,
+    dtype: type = np.float32,
+) -> Batches:
+    """The batches of one round for every client of the cohort.
+
+    ``at`` is where each stands in ``clients``, if that is not its number. Weights are of the model's type ``dtype``.
+    """
+    at = cohort.clients if at is None else at
+    sizes = clients.sizes[at]
     size = _width(clients, int(sizes.max()), local)
     per_pass = -(-sizes // size)
     if local.local_epochs is not None:
@@ -64,7 +78,9 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
         real &= (step < steps[:, None])[:, :, None]
     words = cohort.words(seed, rng.BATCH, round)
     if local.batches == "replacement":
-        tick = (step[:, None] * size + np.arange(size)).astype(np.uint64)
+        # Whole local data as one batch counts by the client's own size: who else takes part must not matter.
+        drawn = sizes[:, None, None] if local.batch_size is None else size
+        tick = (step[:, None] * drawn + np.arange(size)).astype(np.uint64)
         with np.errstate(over="ignore"):
             place = rng.below(rng.mix(words[:, None, None] + tick), sizes[:, None, None])
     else:
@@ -72,10 +88,10 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
         if local.batches == "shuffled":
             place = _shuffle(place, step // per_pass[:, None], sizes, words, int(step.size) * size)
     if real.all():
-        weights = np.full(place.shape, 1.0 / size, np.float32)
+        weights = np.full(place.shape, 1.0 / size, dtype)
     else:
-        weights = real * (1.0 / np.maximum(real.sum(2, keepdims=True), 1)).astype(np.float32)
-    return Batches(clients.offsets[cohort.clients][:, None, None] + place, weights, steps)
+        weights = real * (1.0 / np.maximum(real.sum(2, keepdims=True), 1)).astype(dtype)
+    return Batches(clients.offsets[at][:, None, None] + place, weights, steps)
 
 
 def _width(clients: Clients, longest: int, local: Local) -> int:

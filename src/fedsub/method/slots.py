@@ -9,12 +9,12 @@ A method is a handful of orthogonal choices:
     sampler  who takes part?                                 fedsub.method.sampling
 
 The only operation across clients is a sum of named tensors (`fedsub.round.sums`). A part has a client's half
-(`begin`, `grad`, `finish`) and a server's half (`combine`), and may keep state on both sides.
+(`begin`, `grad`, `finish`) and a server's half (`combine`, `limit`), and may keep state on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -23,14 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.errors import MethodError
+from fedsub.errors import ConfigError, MethodError
 from fedsub.method.described import describe
 from fedsub.method.groups import Cohort, Group
 from fedsub.trees import Tree
 
 if TYPE_CHECKING:
+    from fedsub.data.clients import Clients
+    from fedsub.objective.population import Population
     from fedsub.objective.problem import Problem
-    from fedsub.round.memory import ClientState
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Work:
     scales: dict[str, float] = field(default_factory=dict)  # parameter -> its rate over ``lr``, where not 1
     client: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the clients keep
     server: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the server sent of it
+    padding: frozenset[str] = frozenset()  # tables whose first row, of every client, means nothing and never trains
     words: np.ndarray | None = None  # uint64 [c]: one random word per client and round
     memory: dict[str, Any] = field(default_factory=dict)  # part -> anything, for this round
     gradient: Callable[[Tree, float], Tree] | None = (
@@ -64,21 +66,39 @@ class Message:
     """What a group of clients is about to send: named trees like the submodel, and numbers."""
 
     trees: dict[str, Tree]  # "update", and whatever parts add
-    numbers: dict[str, Tensor] = field(default_factory=dict)  # one per client, [c], 4 bytes each
-    encoded: Tensor | None = None  # bytes of the update as a codec writes it, int64 [c]; None: plain values
+    numbers: dict[str, Tensor] = field(default_factory=dict)  # one per client, [c]
+    encoded: np.ndarray | None = None  # bytes of the update as a codec writes it, int64 [c]; None: plain values
+    written: Callable[[], bytes] | None = None  # that writing, for a lone client
+
+
+@dataclass(frozen=True)
+class Start:
+    """From what a part makes the first values that some clients keep of one parameter."""
+
+    values: Tensor  # the shared parameter: the clients' rows one behind the other, or [c, …]
+    counts: np.ndarray  # how many entries of ``values`` each client has, int64 [c]
+    words: np.ndarray  # uint64 [c]: a random word of each client's own
+    mean: float  # of all values of the shared parameter, also those that these clients do not hold
+    spread: float  # their standard deviation
+    padded: bool = False  # whether each client's first row means nothing
 
 
 class Part:
     """Something added to a method. Subclasses are frozen dataclasses; every hook is optional.
 
-    ``client_slots`` names what each client keeps between rounds and ``server_slots`` what the server keeps and
-    sends along; both are trees like the (sub)model, zero at first. ``pure_step`` says that `grad` reads of
-    ``work`` only what was sent, the rate and the group, so that torch may compile it.
+    ``client_slots`` names what each client keeps between rounds and ``server_slots`` what the server keeps; both are
+    trees like the (sub)model, zero at first. Of the server's slots only those in ``sent_slots`` travel to the clients,
+    and only they cost bytes. ``pure_step`` says that `grad` reads of ``work`` only what was sent, the rate and the
+    group, so that torch may compile it.
+
+    A client that is drawn twice in a round trains twice from what it keeps. What it keeps afterwards, and the payloads
+    of a part that keeps anything, are those of its first draw alone: they count once.
     """
 
     pure_step: ClassVar[bool] = False
     client_slots: ClassVar[tuple[str, ...]] = ()
     server_slots: ClassVar[tuple[str, ...]] = ()
+    sent_slots: ClassVar[tuple[str, ...]] = ()  # of server_slots, those that clients read in ``work.server``
     payloads: ClassVar[tuple[str, ...]] = ()  # trees that `finish` adds to the message, each the size of the update
     numbers: ClassVar[tuple[str, ...]] = ()  # numbers that `finish` adds, one per client
     codec: ClassVar[bool] = False  # whether it changes how the update is written; a method has one at most
@@ -92,15 +112,20 @@ class Part:
         """Raise MethodError if this part makes no sense in the method; called when it is built."""
 
     def private(self, names: Collection[str]) -> tuple[str, ...]:
-        """The parameters that clients keep for themselves: they are neither sent nor counted as traffic."""
+        """The parameters that clients keep for themselves: they are never sent, in neither direction."""
         return ()
 
     def kept_names(self, slot: str, names: Collection[str]) -> tuple[str, ...]:
         """The parameters for which a client slot is kept."""
         return tuple(names)
 
-    def fill(self, kept: ClientState, params: Tree, seed: int) -> None:
-        """Before the first round: what clients keep at first, if not zeros."""
+    def first(self, slot: str, name: str, start: Start) -> Tensor | None:
+        """What clients keep of a parameter before their first round, laid out like ``start.values``; None: zeros."""
+        return None
+
+    def supply(self, work: Work) -> Tree:
+        """Client: its own values of the parameters that are `private`, before it begins."""
+        return {}
 
     def begin(self, params: Tree, work: Work) -> None:
         """Client: before the first local step."""
@@ -113,7 +138,14 @@ class Part:
         """Client: after the last local step; change what is sent and, in ``work.client``, what is kept."""
 
     def combine(self, mean: dict[str, Tree], total: Total, state: dict[str, Tree], round: int) -> None:
-        """Server: change the means (by payload) and this part's server slots, on the round's rows only."""
+        """Server: change the means (by payload) and this part's server slots.
+
+        Both have the same shapes: of tables the round's rows alone. Change ``state`` in place or put new tensors
+        into its trees.
+        """
+
+    def limit(self, update: Tree, total: Total) -> None:
+        """Server: after every part's `combine`, bound in place what the server's step is given."""
 
 
 class Local(Protocol):
@@ -150,15 +182,18 @@ class Total:
 
 
 class Average(Protocol):
-    """Over whom is the mean of the updates taken? `bind` returns it fitted to a problem."""
+    """Over whom is the mean of the updates taken?
+
+    Clients multiply what they send by their `weight`; `bind` gives the server's half, fitted to a population.
+    """
 
     needs_held: bool
 
-    def bind(self, problem: Problem, device: torch.device) -> BoundAverage: ...
+    def weight(self, sizes: np.ndarray) -> np.ndarray: ...  # a_i of clients with that many samples, float64
+    def bind(self, population: Population, device: torch.device) -> BoundAverage: ...
 
 
 class BoundAverage(Protocol):
-    def weights(self, clients: np.ndarray) -> np.ndarray: ...  # a_i of each client, float64 [K]
     def share(self, total: Total) -> float: ...  # of the population's weight, how much delivered
     def __call__(self, total: Total) -> Tree: ...
 
@@ -197,20 +232,12 @@ class Sampler(Protocol):
     def bind(self, sizes: np.ndarray) -> BoundSampler: ...
 
 
-class Engine(Protocol):
-    """Runs the local work of a cohort and yields the groups' results in cohort order."""
-
-    name: str
-
-    def map(self, job: Any, cohort: Cohort) -> Iterator[Any]: ...
-
-
 _SLOTS = {  # slot -> what it must have, and an example
     "local": (
         ("lr", "local_steps", "local_epochs", "batch_size", "batches", "rate", "scale", "init", "step"),
         "SGD(lr=0.1)",
     ),
-    "average": (("needs_held", "bind"), "OverHolders()"),
+    "average": (("needs_held", "weight", "bind"), "OverHolders()"),
     "server": (("lazy", "init", "step", "catch_up"), "Add()"),
     "sampler": (("bind",), "Uniform(50)"),
 }
@@ -225,33 +252,42 @@ class Options:
     workers: int = 1
     compile: bool = False
     seed: int = 0
-    dropout: float = 0.0
+    lost: float = 0.0  # the chance that a client of the cohort never delivers
     on_bad_update: str = "skip"
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
 
-
-class Remembered(Protocol):
-    """What a trainer remembers besides the shared model, as a checkpoint keeps it (see `fedsub.round.state`)."""
-
-    tracking: bool
-
-    def small(self) -> Tree: ...
-    def tables(self) -> Tree: ...
-    def take_moved(self) -> dict[str, np.ndarray] | None: ...
-    def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
+    def refuse(self, method: str, *names: str) -> None:
+        """Raise ConfigError for options that were given and that a method does not use."""
+        for name in names:
+            usual = type(self).__dataclass_fields__[name].default
+            if (given := getattr(self, name)) != usual:
+                raise ConfigError(f"{method} does not use {name}={given!r}; leave it out.")
 
 
-class Trains(Protocol):
-    """The rounds of a method on a problem. It may also have ``measures`` and ``final_measures`` (see `Session`)."""
+class Trains:
+    """The rounds of a method on a problem, as a run plays them."""
 
-    @property
-    def engine(self) -> Any: ...
-    @property
-    def state(self) -> Remembered: ...
+    engine: Any  # with a name
+    state: Any  # `fedsub.round.remembered.Remembered`: what a checkpoint keeps besides the shared model
 
-    def round(self, number: int) -> Any: ...  # a RoundReport
-    def model(self, number: int) -> Any: ...  # what is evaluated: a Tree, or a PersonalModel
-    def settle(self, number: int) -> None: ...
+    def round(self, number: int) -> Any:
+        """Play a round; returns its RoundReport."""
+        raise NotImplementedError
+
+    def model(self, number: int) -> Any:
+        """What is evaluated after round ``number``: a Tree, or a PersonalModel."""
+        raise NotImplementedError
+
+    def settle(self, number: int) -> None:
+        """Bring the shared model up to date in place, at the end of training."""
+
+    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
+        """What the method measures of itself at an evaluation, by name."""
+        return {}
+
+    def final_measures(self, splits: dict[str, Clients]) -> dict[str, dict[str, Any]]:
+        """What it measures at the end, by split."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -271,8 +307,11 @@ class Algorithm:
     pooled: bool
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
-        """Fit it to a problem. ``params`` is the shared model; training changes it in place."""
-        raise NotImplementedError
+        """Fit it to a problem. ``params`` is the shared model; training changes it in place.
+
+        Methods that are compositions of slots are fitted by `fedsub.round.prepare`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how it trains")
 
     def check_population(self, sizes: np.ndarray) -> None:
         """Raise MethodError if it cannot work with clients of these numbers of samples, such as too few of them."""
@@ -334,8 +373,3 @@ class Method(Algorithm):
 
     def check_population(self, sizes: np.ndarray) -> None:
         self.sampler.bind(sizes.sum(keepdims=True) if self.pooled else sizes)
-
-    def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
-        from fedsub.round.rounds import prepare
-
-        return prepare(self, problem, params, options)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,9 +13,6 @@ from fedsub.errors import ObjectiveError, nearest
 from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy
 from fedsub.objective.objective import Objective
 from fedsub.trees import Tree
-
-if TYPE_CHECKING:
-    from fedsub.method.slots import Method
 
 
 @dataclass(frozen=True)
@@ -68,75 +63,16 @@ class Problem:
             out[name] = value.clone(memory_format=torch.contiguous_format) if copy and shares else value
         return out
 
-    @cached_property
-    def _weights_in_bytes(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Bytes of one row of each table, and of each dense parameter."""
+    @property
+    def weight_dtype(self) -> type:
+        """The numpy type of the weights of samples: double for models in double precision, else single."""
         own = dict(self.objective.module.named_parameters())
-        row = {n: own[n][:1].numel() * own[n].element_size() for n in self.tables}
-        return row, {n: own[n].numel() * own[n].element_size() for n in self.dense}
+        return np.float64 if any(own[name].dtype == torch.float64 for name in self.names) else np.float32
 
-    def sizes_in_bytes(self, clients: np.ndarray, private: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """(bytes down, bytes up) of each client for one round without compression; ``private`` ones are not sent.
-
-        The client asks for its rows by id (up), receives rows and dense parameters (down), and returns
-        the updates in the same order (up), so ids cross once.
-        """
-        row, dense = self._weights_in_bytes
-        values = np.full(len(clients), sum(size for n, size in dense.items() if n not in private), np.int64)
-        ids = np.zeros(len(clients), np.int64)
-        for space in {self.tables[n].name: self.tables[n] for n in self.tables if n not in private}.values():
-            ids += space.counts[clients] * (4 if space.size < 2**32 else 8)
-        for name, space in self.tables.items():
-            if name not in private:
-                values += space.counts[clients] * row[name]
-        return values, values + ids
-
-    def traffic(self, method: Method) -> Traffic:
-        """How the bytes of a method's rounds are counted."""
-        return Traffic(self, method)
-
-
-class Traffic:
-    """Bytes of each client in a round of a method.
-
-    Every payload of a part (and what the server sends of its state) is as large as the submodel; numbers take
-    4 bytes. A codec says how long the encoded update is, and row ids are then written compactly too
-    (`fedsub.method.codecs.wire`); without one they are plain integers.
-    """
-
-    def __init__(self, problem: Problem, method: Method):
-        self.problem, self.pooled, self.private = problem, method.pooled, method.private(problem.names)
-        self.sent = 1 + sum(len(part.server_slots) for part in method.parts)
-        self.returned = 1 + sum(len(part.payloads) for part in method.parts)
-        self.numbers = 4 * sum(len(part.numbers) for part in method.parts)
-        self.compact: dict[str, np.ndarray] | None = None
-        if any(part.codec for part in method.parts):
-            from fedsub.method.codecs.wire import row_id_bytes
-
-            self.compact = {
-                space.name: row_id_bytes(space.row_offsets, space.rows, space.size)
-                for table, space in problem.tables.items()
-                if table not in self.private
-            }
-
-    def plain(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(down, up) before an update is encoded."""
-        if self.pooled:
-            return np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
-        values, up = self.problem.sizes_in_bytes(clients, self.private)
-        ids = up - values
-        if self.compact is not None:
-            ids = np.zeros(len(clients), np.int64)
-            for sizes in self.compact.values():
-                ids += sizes[clients]
-        return values * self.sent, values * self.returned + ids + self.numbers
-
-    def encoded(self, up: np.ndarray, clients: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Bytes up of clients that delivered, with their updates as long as a codec made them (−1: plain)."""
-        if self.compact is None:  # no codec
-            return up
-        values, _ = self.problem.sizes_in_bytes(clients, self.private)
-        return np.where(lengths >= 0, up - values + lengths, up)
+    @cached_property
+    def padding(self) -> frozenset[str]:
+        """Tables whose row 0 means nothing: no codec ever writes it."""
+        return frozenset(name for name, space in self.tables.items() if space.padding)
 
 
 def _check_label(objective: Objective, clients: Clients) -> None:

@@ -10,19 +10,60 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsub import rng
 from fedsub.data.clients import Space
 from fedsub.data.renumber import concatenated
+from fedsub.method.slots import Part, Start
 from fedsub.objective.problem import Problem
+from fedsub.round.remembered import Moved
 from fedsub.trees import Tree, take_rows
 
 MAPPED_FROM = 1 << 30  # bytes from which a slot lives in a file instead of in memory
+FILLED = 1 << 16  # entries that are given their first values at once
+
+Origin = Callable[[str, np.ndarray], Start]  # (parameter, clients) -> what their first values are made from
+
+
+def origin_in(problem: Problem, params: Tree, seed: int) -> Origin:
+    """The first values of clients whose shared model is at hand, as in a simulation."""
+
+    def origin(name: str, clients: np.ndarray) -> Start:
+        shared, space = params[name], problem.tables.get(name)
+        words = first_words(seed, name, clients)
+        mean, spread = moments(shared)
+        if space is None:
+            return Start(shared.expand(len(clients), *shared.shape), np.ones_like(clients), words, mean, spread)
+        counts = space.counts[clients]
+        rows = space.rows[concatenated(space.row_offsets[clients], counts)].astype(np.int64)
+        values = take_rows(shared, torch.from_numpy(rows).to(shared.device))
+        return Start(values, counts, words, mean, spread, padded=space.padding)
+
+    return origin
+
+
+def first_words(seed: int, name: str, clients: np.ndarray) -> np.ndarray:
+    """A random word of each client's own for the first values of a parameter."""
+    return rng.key(rng.key(seed, rng.PERSONAL, *name.encode()).view(np.int64), clients)
+
+
+def moments(values: Tensor) -> tuple[float, float]:
+    """Mean and standard deviation of all values of a parameter."""
+    return float(values.mean()), float(values.double().std()) if values.numel() > 1 else 0.0
+
+
+class Memory(Protocol):
+    """What clients keep between rounds: all of them in a simulation, one on its own disk."""
+
+    def read(self, slot: str, clients: np.ndarray) -> Tree: ...
+    def write(self, slot: str, clients: np.ndarray, values: Tree, *, note: bool = True) -> None: ...
 
 
 class ClientState:
@@ -46,6 +87,32 @@ class ClientState:
             for name in names:
                 self.tensors[f"{slot}/{name}"] = self._zeros(name, params[name])
         self.moved = {key: Moved(len(stored)) for key, stored in self.tensors.items()}
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], problem: Problem, params: Tree, folder: Path | None = None) -> ClientState:
+        """The slots of a method's parts, zero."""
+        slots = {f"{p.key}.{slot}": p.kept_names(slot, problem.names) for p in parts for slot in p.client_slots}
+        return cls(problem, params, slots, folder=folder)
+
+    def fill(self, parts: Sequence[Part], origin: Origin) -> None:
+        """Before the first round: what parts want clients to begin with."""
+        for part in parts:
+            for slot in part.client_slots:
+                for name in part.kept_names(slot, self.problem.names):
+                    self._fill(part, slot, name, origin)
+
+    def _fill(self, part: Part, slot: str, name: str, origin: Origin) -> None:
+        stored, space = self.tensors[f"{part.key}.{slot}/{name}"], self.problem.tables.get(name)
+        count = len(self.problem.clients)
+        edges = space.row_offsets if space is not None else np.arange(count + 1)
+        low = 0
+        while low < count:  # not the whole arena at once: it may be a file
+            high = max(low + 1, int(np.searchsorted(edges, edges[low] + FILLED, side="right")) - 1)
+            values = part.first(slot, name, origin(name, np.arange(low, high)))
+            if values is None:
+                return
+            stored[int(edges[low]) : int(edges[high])] = values.to(stored.device)
+            low = high
 
     def _zeros(self, name: str, like: Tensor) -> Tensor:
         if name in self.problem.tables:
@@ -109,39 +176,6 @@ def _runs(space: Space, clients: np.ndarray) -> list[slice]:
     begins = space.row_offsets[clients]
     ends = begins + space.counts[clients]
     return [slice(a, b) for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-
-
-class Moved:
-    """Which of ``size`` rows moved since they were last asked for. Memory is bounded, however many rounds pass.
-
-    Rows are listed as long as that is short; then they are marked, a byte for every row there is.
-    """
-
-    def __init__(self, size: int):
-        self.size, self._listed, self._count = size, [], 0
-        self._marked: np.ndarray | None = None
-
-    def add(self, rows: Tensor) -> None:
-        if self._marked is not None:
-            self._marked[rows.cpu().numpy()] = True
-            return
-        self._listed.append(rows)
-        self._count += len(rows)
-        if self._count > self.size:
-            self._marked, listed = np.zeros(self.size, bool), self._listed
-            self._listed = []
-            for some in listed:
-                self.add(some)
-
-    def take(self) -> np.ndarray:
-        """The distinct rows, sorted; and begin again."""
-        if self._marked is not None:
-            found = np.flatnonzero(self._marked)
-        else:
-            rows = [r.cpu().numpy().astype(np.int64) for r in self._listed]
-            found = np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
-        self._marked, self._listed, self._count = None, [], 0
-        return found
 
 
 def _existing(folder: Path | None) -> Path | None:

@@ -18,6 +18,7 @@ from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.predict import PersonalModel
+from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
 from fedsub.running.result import Result
 from fedsub.trees import Tree
@@ -64,7 +65,7 @@ def adapt(
         raise MethodError("adapt fits parameters that are personal, and names is empty; name some, such as 'last'.")
     shared = _shared_of(trained, problem)
     with one_thread(), same_random_state(shared):
-        ready = method.prepare(problem, shared, Options(engine=engine, seed=seed))
+        ready = prepare(method, problem, shared, Options(engine=engine, seed=seed))
         ready.trainer.round(1)
         model = ready.trainer.model(1)
         if splits is None:

@@ -21,6 +21,7 @@ from fedsub.method.slots import Algorithm, Options
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator
+from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
 from fedsub.running.callbacks import Callback
 from fedsub.running.result import Result, Target
@@ -85,7 +86,7 @@ def run(
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
             options = Options(engine, chunk, workers, compile, seed, dropout, on_bad_update, scratch)
-            ready = method.prepare(problem, params, options)
+            ready = prepare(method, problem, params, options)
             session.event(ready.reason)
             if ready.fallback and engine == "batched":
                 warnings.warn(ready.reason, stacklevel=2)

@@ -17,9 +17,9 @@ from fedsub.disk.files import JsonLines, dump, write_atomic
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, RunError
 from fedsub.method.slots import Trains
-from fedsub.round.engines.setup import Auto
+from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
-from fedsub.round.rounds import RoundReport
+from fedsub.round.ledger import RoundReport
 from fedsub.running.result import Result, Target
 
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
@@ -259,16 +259,14 @@ class Session:
 
 
 def evaluate_at(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
-    """The metrics after round ``number``: of the model, and those that a trainer measures itself (``measures``)."""
-    measures = getattr(trainer, "measures", None)
-    return evaluator(trainer.model(number)) | (measures(evaluator.splits) if measures is not None else {})
+    """The metrics after round ``number``: of the model, and those that a trainer measures itself."""
+    return evaluator(trainer.model(number)) | trainer.measures(evaluator.splits)
 
 
 def _evaluate_finally(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
     """Everything, by split."""
     final = evaluator.final(trainer.model(number))
-    measures = getattr(trainer, "final_measures", None)
-    for split, found in measures(evaluator.splits).items() if measures is not None else ():
+    for split, found in trainer.final_measures(evaluator.splits).items():
         final[split] = {**final.get(split, {}), **found}
     return final
 

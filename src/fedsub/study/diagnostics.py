@@ -11,19 +11,15 @@ from torch import Tensor
 
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
-from fedsub.method.batches import draw
 from fedsub.method.groups import Cohort
 from fedsub.method.local import SGD
 from fedsub.method.parts import Prox
 from fedsub.method.slots import Message, Method, Part, Work
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
-from fedsub.round.engines.base import Job
-from fedsub.round.engines.serial import Serial
-from fedsub.round.engines.setup import choose
+from fedsub.round.engines.setup import Choice, choose
+from fedsub.round.prepare import Trainer
 from fedsub.round.quiet import one_thread, same_random_state
-from fedsub.round.state import State
-from fedsub.round.sums import CohortRows
 from fedsub.trees import Tree
 
 
@@ -55,13 +51,12 @@ def inexactness(
     start = _start(problem, params)
     mu = sum(part.mu for part in method.parts if isinstance(part, Prox))
     with one_thread(), same_random_state(start):
-        plan = choose(problem, method, start, engine="serial", seed=seed)
-        assert isinstance(plan.engine, Serial)
+        choice = choose(problem, method, start, engine="serial", seed=seed)
         path = _Path()
-        _work(problem, plan.engine, replace(method, parts=(path, *method.parts)), start, cohort, seed)
+        _work(problem, choice, replace(method, parts=(path, *method.parts)), start, cohort, seed)
         slopes = _Slopes(iter(path.ends), mu)
         whole = SGD(lr=1.0, local_steps=1, batch_size=None)
-        _work(problem, plan.engine, replace(method, local=whole, parts=(slopes,)), start, cohort, seed)
+        _work(problem, choice, replace(method, local=whole, parts=(slopes,)), start, cohort, seed)
     before, after = np.array(slopes.norms).reshape(-1, 2).T
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where((before == 0) & (after == 0), 0.0, after / before)
@@ -88,15 +83,12 @@ def _start(problem: Problem, params: Mapping[str, Tensor] | None) -> Tree:
     return start
 
 
-def _work(problem: Problem, engine: Serial, method: Method, params: Tree, cohort: Cohort, seed: int) -> None:
-    """One round's local work of every client of the cohort, one after the other."""
-    if not len(cohort):
-        return
-    state = State(problem, method, params, {}, None)
-    batches = draw(problem.clients, cohort, method.local, round=1, seed=seed)
-    rows = CohortRows(problem, torch.device("cpu"))(cohort)
-    for _ in engine.map(Job(method, params, cohort, rows, batches, 1, seed, state.shared, state.kept)):
-        pass
+def _work(problem: Problem, choice: Choice, method: Method, params: Tree, cohort: Cohort, seed: int) -> None:
+    """One round's local work of every client of the cohort, one after the other; nothing comes of it."""
+    if len(cohort):
+        trainer = Trainer(problem, method, params, choice.engine, choice.plan, seed=seed)
+        opened = trainer.server.open(1, cohort, trainer.here.rows(1, cohort))
+        trainer.here.exchange(opened)
 
 
 @dataclass(frozen=True)

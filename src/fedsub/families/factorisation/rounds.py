@@ -8,10 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub import rng
 from fedsub.families.factorisation.local import FLOOR, gradient_h, gradient_w, h_steps, lipschitz_w, residual, w_steps
 from fedsub.families.factorisation.settings import SFMF, FedMAvg
 from fedsub.families.factorisation.stacks import Data, Stack
+from fedsub.method.groups import Cohort
+from fedsub.method.sampling import BySize
+from fedsub.round.here import delivers
+from fedsub.trees import over_holders
 
 
 @dataclass(frozen=True)
@@ -24,21 +27,23 @@ class Outcome:
     loss: float  # ½ · squared error of a known entry at the start of the round, averaged over clients
 
 
-def draw(shares: np.ndarray, count: int | None, *, seed: int, round: int) -> np.ndarray:
-    """How often each client is drawn: ``count`` times with replacement with probabilities ω; None: everybody once."""
+def draw(columns: np.ndarray, count: int | None, *, seed: int, round: int) -> np.ndarray:
+    """How often each client is drawn: ``count`` times with replacement ∝ N_p; None: everybody with data, once."""
     if count is None:
-        return (shares > 0).astype(np.int64)
-    points = rng.uniform(rng.key(seed, rng.COHORT, round, np.arange(count)))
-    edges = np.cumsum(shares)
-    last = int(np.flatnonzero(shares)[-1])  # rounding may leave the last edge below 1
-    return np.bincount(np.minimum(np.searchsorted(edges, points, side="right"), last), minlength=len(shares))
+        return (columns > 0).astype(np.int64)
+    drawn = BySize(count, replacement=True).bind(columns).select(round, seed, _unasked)
+    return np.bincount(drawn.clients, minlength=len(columns))
+
+
+def _unasked(clients: np.ndarray, batch: bool) -> np.ndarray:
+    raise NotImplementedError("a draw by size asks nobody")
 
 
 class FedMAvgRounds:
     """Changes W [M, k] and H [P, k, n] in place."""
 
-    def __init__(self, data: Data, method: FedMAvg, w: Tensor, h: Tensor, *, seed: int = 0, dropout: float = 0.0):
-        self.data, self.method, self.w, self.h, self.seed, self.dropout = data, method, w, h, seed, dropout
+    def __init__(self, data: Data, method: FedMAvg, w: Tensor, h: Tensor, *, seed: int = 0, lost: float = 0.0):
+        self.data, self.method, self.w, self.h, self.seed, self.lost = data, method, w, h, seed, lost
         self.holders = data.holders().pow(method.temper).to(w.dtype) if method.submodel else None
         w.copy_(method.w_set(w, 1))
 
@@ -57,8 +62,8 @@ class FedMAvgRounds:
             failed[stack.clients[~good].cpu().numpy()] = True
             self.h[stack.clients, :, : stack.x.shape[2]] = torch.where(good[:, None, None], after, before)
             largest = max(largest, float(torch.where(good, constants, 0).max()))
-        sent = draw(data.shares, method.clients_per_round, seed=self.seed, round=number)
-        lost = (sent > 0) & _drops(self.dropout, self.seed, number, count)
+        sent = draw(data.columns, method.clients_per_round, seed=self.seed, round=number)
+        lost = (sent > 0) & ~delivers(Cohort.of(np.arange(count)), self.lost, seed=self.seed, round=number)
         bad = self._average(number, np.where(lost | failed, 0, sent), max(method.gamma2 * largest, FLOOR))
         return Outcome(sent, lost, bad | (failed & (sent > 0) & ~lost), loss / int((data.columns > 0).sum()))
 
@@ -83,29 +88,27 @@ class FedMAvgRounds:
             weight += float(share.sum())
             bad[some.clients[~good].cpu().numpy()] = True
         if weight:
-            w.copy_(method.w_set(w + total / self._divisor(held, weight), 1))
+            w.copy_(method.w_set(w + self._mean(total, held, weight), 1))
         return bad
 
-    def _divisor(self, held: Tensor, weight: float) -> Tensor | float:
-        """Of Σ a_p Δ_p: Σ a_p; in submodels Σ a_p · Ω_i^temper, or what the row's drawn holders weigh if larger."""
+    def _mean(self, total: Tensor, held: Tensor, weight: float) -> Tensor:
+        """Σ a_p Δ_p by Σ a_p; in submodels by Σ a_p · Ω_i^temper, or what the row's drawn holders weigh if larger."""
         if self.holders is None:
-            return weight
+            return total / weight
         divisor = weight * self.holders
-        if self.method.bounded:
-            divisor = torch.maximum(divisor, held)
-        return torch.where(divisor > 0, divisor, 1.0)[:, None]  # rows that nobody holds have no update
+        return over_holders(total, torch.maximum(divisor, held) if self.method.bounded else divisor)
 
 
 class SFMFRounds:
     """Changes W [M, k] and H [P, k, n] in place."""
 
-    def __init__(self, data: Data, method: SFMF, w: Tensor, h: Tensor, *, seed: int = 0, dropout: float = 0.0):
-        self.data, self.method, self.w, self.h, self.seed, self.dropout = data, method, w, h, seed, dropout
+    def __init__(self, data: Data, method: SFMF, w: Tensor, h: Tensor, *, seed: int = 0, lost: float = 0.0):
+        self.data, self.method, self.w, self.h, self.seed, self.lost = data, method, w, h, seed, lost
 
     def round(self, number: int) -> Outcome:
         method, data, w = self.method, self.data, self.w
         sent = (data.columns > 0).astype(np.int64)
-        lost = (sent > 0) & _drops(self.dropout, self.seed, number, len(sent))
+        lost = (sent > 0) & ~delivers(Cohort.of(np.arange(len(sent))), self.lost, seed=self.seed, round=number)
         bad, loss, total = np.zeros(len(sent), bool), 0.0, torch.zeros_like(w)
         for stack in data.stacks:
             before, local = self.h[stack.clients, :, : stack.x.shape[2]], stack.local(w)
@@ -126,11 +129,11 @@ class SFMFRounds:
 
 
 def rounds_of(
-    method: FedMAvg | SFMF, data: Data, w: Tensor, h: Tensor, *, seed: int = 0, dropout: float = 0.0
+    method: FedMAvg | SFMF, data: Data, w: Tensor, h: Tensor, *, seed: int = 0, lost: float = 0.0
 ) -> FedMAvgRounds | SFMFRounds:
     if isinstance(method, SFMF):
-        return SFMFRounds(data, method, w, h, seed=seed, dropout=dropout)
-    return FedMAvgRounds(data, method, w, h, seed=seed, dropout=dropout)
+        return SFMFRounds(data, method, w, h, seed=seed, lost=lost)
+    return FedMAvgRounds(data, method, w, h, seed=seed, lost=lost)
 
 
 def _mean_error(stack: Stack, w: Tensor, h: Tensor) -> float:
@@ -139,9 +142,3 @@ def _mean_error(stack: Stack, w: Tensor, h: Tensor) -> float:
     if stack.constant is not None:
         squares = squares + stack.constant
     return 0.5 * float((squares / stack.per_column.sum(1)).sum())
-
-
-def _drops(dropout: float, seed: int, round: int, clients: int) -> np.ndarray:
-    if not dropout:
-        return np.zeros(clients, bool)
-    return rng.uniform(rng.key(seed, rng.LOSS, round, np.arange(clients))) < dropout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,20 +16,24 @@ from fedsub.families.factorisation.ranking import rank_metrics
 from fedsub.families.factorisation.rounds import Outcome, rounds_of
 from fedsub.families.factorisation.settings import SFMF, FedMAvg
 from fedsub.families.factorisation.stacks import Data, from_ratings
-from fedsub.method.slots import Options, Prepared
+from fedsub.method.groups import Cohort
+from fedsub.method.slots import Options, Prepared, Trains
 from fedsub.objective.losses import Squared
 from fedsub.objective.models.factorisation import Factorisation
 from fedsub.objective.problem import Problem
-from fedsub.round.memory import ClientState, Moved
+from fedsub.round.layout import asked_of
+from fedsub.round.ledger import Ledger, RoundReport
+from fedsub.round.memory import ClientState
 from fedsub.round.predict import PersonalModel
-from fedsub.round.rounds import RoundReport
-from fedsub.round.state import put_back
+from fedsub.round.remembered import Moved, Remembered
+from fedsub.round.schema import Field, Schema, lengths
 from fedsub.trees import Tree
 
-TABLE, SLOT, NUMBER = "items.weight", "personal", 4  # NUMBER: bytes of a step size on the wire
+TABLE, SLOT = "items.weight", "personal"
 
 
 def prepare(method: FedMAvg | SFMF, problem: Problem, params: Tree, options: Options) -> Prepared:
+    options.refuse(method.name, "engine", "chunk", "workers", "compile")
     trainer = FactorisationTrainer(method, problem, params, options)
     loss = problem.objective.loss
     assert isinstance(loss, Squared)
@@ -40,41 +44,7 @@ def prepare(method: FedMAvg | SFMF, problem: Problem, params: Tree, options: Opt
     )  # fmt: skip
 
 
-class _Engine:
-    name = "factorisation"
-
-
-class Kept:
-    """The state beside W: every client's vector and offset. Of W it notes which rows moved."""
-
-    def __init__(self, problem: Problem, params: Tree, names: tuple[str, ...], options: Options, *, all_rows: bool):
-        self.clients = ClientState(problem, params, {SLOT: names}, folder=options.scratch)
-        self.tracking, self.all_rows = True, all_rows
-        self.moved = Moved(len(params[TABLE]))
-        self._everyone = torch.arange(len(problem.clients))
-
-    def small(self) -> Tree:
-        return {}
-
-    def tables(self) -> Tree:
-        return {f"client/{name}": value for name, value in self.clients.tensors.items()}
-
-    def note(self, rows: Tensor) -> None:
-        if self.tracking:
-            self.moved.add(rows)
-            for moved in self.clients.moved.values():
-                moved.add(self._everyone)
-
-    def take_moved(self) -> dict[str, np.ndarray] | None:
-        moved = {TABLE: self.moved.take()}
-        moved |= {f"client/{name}": rows.take() for name, rows in self.clients.moved.items()}
-        return None if self.all_rows else moved
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        put_back(self.tables(), tensors)
-
-
-class FactorisationTrainer:
+class FactorisationTrainer(Trains):
     """The rounds of FedMAvg or SFMF on a problem whose module is a `Factorisation`."""
 
     def __init__(self, method: FedMAvg | SFMF, problem: Problem, params: Tree, options: Options):
@@ -87,15 +57,20 @@ class FactorisationTrainer:
         if getattr(problem.objective, "l2", 0.0):
             raise MethodError(f"Give l2 to {method.name} itself, not to the objective: its steps depend on it.")
         self.method, self.problem, self.params, self.options = method, problem, params, options
-        self.engine, self.item = _Engine(), module.item
+        self.engine, self.item = SimpleNamespace(name="factorisation"), module.item
         self.names = ("user", "offset") if "offset" in problem.dense else ("user",)
-        self.state = Kept(problem, params, self.names, options, all_rows=isinstance(method, SFMF))
+        self.memory = ClientState(problem, params, {SLOT: self.names}, folder=options.scratch)
+        tables = {f"client/{name}": value for name, value in self.memory.tensors.items()}
+        moved = {TABLE: Moved(len(params[TABLE]))} | {f"client/{n}": one for n, one in self.memory.moved.items()}
+        self.state = Remembered({}, tables, moved, all_rows=isinstance(method, SFMF))
+        schema = Schema((), {TABLE: params[TABLE]}, {TABLE: problem.tables[TABLE].name} if method.submodel else {})
+        self.ledger = Ledger(schema, len(problem.clients), {n: space.size for n, space in problem.spaces.items()})
         user, item, value = ratings_of(problem.clients, module.item, loss.label)
         offset = self._offsets(module, user, value)
-        w, kept = params[TABLE], self.state.clients.tensors
+        w, kept = params[TABLE], self.memory.tensors
         self.data = _to(from_ratings(user, item, value - offset, users=len(problem.clients), items=len(w)), w)
         self.h = kept[f"{SLOT}/user"].unsqueeze(2)  # a view: what is kept changes with it
-        self.rounds = rounds_of(method, self.data, w, self.h, seed=options.seed, dropout=options.dropout)
+        self.rounds = rounds_of(method, self.data, w, self.h, seed=options.seed, lost=options.lost)
         self._seen = user, item
 
     def _offsets(self, module: Factorisation, user: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -103,7 +78,7 @@ class FactorisationTrainer:
         if "offset" not in self.names:
             return np.full(len(user), float(module.offset))
         counts = np.bincount(user, minlength=len(self.problem.clients))
-        own = self.state.clients.tensors[f"{SLOT}/offset"]
+        own = self.memory.tensors[f"{SLOT}/offset"]
         means = np.bincount(user, value, len(counts)) / np.maximum(counts, 1)
         own.copy_(torch.from_numpy(np.where(counts > 0, means, float(self.params["offset"]))))
         return own.double().cpu().numpy()[user]
@@ -124,23 +99,28 @@ class FactorisationTrainer:
         Everybody receives W; those who were drawn send W_p, once for every time. In submodels only the own rows
         travel, and everybody asks for them by id. FedMAvg's common step costs a number in each direction.
         """
-        w, count = self.params[TABLE], len(outcome.sent)
-        row = w[:1].numel() * w.element_size()
-        space = self.problem.tables[TABLE]
-        rows = space.counts if self.method.submodel else np.full(count, len(w), np.int64)
-        ids = space.counts * (4 if space.size < 2**32 else 8) if self.method.submodel else 0
-        step = NUMBER if isinstance(self.method, FedMAvg) else 0
-        arrived = np.where(outcome.lost, 0, outcome.sent)
-        return rows * row + step, arrived * rows * row + ids + step
+        schema, count, space = self.ledger.schema, len(outcome.sent), self.problem.tables[TABLE]
+        counts, everyone = {space.name: space.counts}, Cohort.of(np.arange(count))
+        number = [Field("step", torch.float64, ())] if isinstance(self.method, FedMAvg) else []
+        down = lengths([*schema.tree("model", (TABLE,)), *number], counts, count)
+        up = np.where(outcome.lost, 0, outcome.sent) * lengths(schema.tree("update", (TABLE,)), counts, count)
+        if number:
+            up += lengths(number, {}, count)
+        if self.method.submodel:
+            up += self.ledger.asked(everyone, asked_of({space.name: space}, everyone.clients))
+        return down, up
 
     def _note(self, outcome: Outcome) -> None:
         space = self.problem.tables[TABLE]
         senders = np.flatnonzero((outcome.sent > 0) & ~outcome.lost)
         rows = [space.rows_of(client) for client in senders.tolist()]
-        self.state.note(torch.from_numpy(np.unique(np.concatenate(rows)).astype(np.int64)) if rows else torch.zeros(0))
+        moved = np.unique(np.concatenate(rows)).astype(np.int64) if rows else np.zeros(0, np.int64)
+        self.state.note(TABLE, torch.from_numpy(moved))
+        for name in self.memory.moved:
+            self.state.note(f"client/{name}", torch.arange(len(self.problem.clients)))
 
     def model(self, number: int) -> PersonalModel:
-        return PersonalModel(self.params, self.state.clients, SLOT, self.names)
+        return PersonalModel(self.params, self.memory, SLOT, self.names)
 
     def settle(self, number: int) -> None:
         """Nothing is ever owed."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedsub.data.heat import row_heat
 from fedsub.objective.problem import Problem
-from fedsub.trees import Tree, take_rows
+from fedsub.trees import Tree, add_rows, over_holders, take_rows
 
 
 class Layout:
@@ -30,7 +30,7 @@ class Layout:
 
     @cached_property
     def _holders(self) -> dict[str, Tensor]:
-        return {s.name: torch.from_numpy(row_heat(s)).clamp_(min=1) for s in self.problem.spaces.values()}
+        return {s.name: torch.from_numpy(row_heat(s)) for s in self.problem.spaces.values()}
 
     def everybody(self, shared: Tree) -> Tree:
         """A copy of the shared model for every client."""
@@ -52,11 +52,8 @@ class Layout:
                 continue
             rows, heat = self.rows[space.name], self._holders[space.name]
             total = torch.zeros_like(into[name])
-            if total.numel() == len(total):
-                total.view(-1).scatter_add_(0, rows, x[name].view(-1))
-            else:
-                total.index_add_(0, rows, x[name])
-            total.div_(heat.to(total.dtype).view(-1, *[1] * (total.ndim - 1)))
+            add_rows(total, rows, x[name])
+            over_holders(total, heat)
             into[name].copy_(torch.where(self._held[space.name].view(-1, *[1] * (total.ndim - 1)), total, into[name]))
 
     @cached_property

@@ -60,14 +60,13 @@ class Mixture(Algorithm):
 
     def functions(self, problem: Problem, params: Tree, options: Options) -> tuple[ModuleFunctions, str, bool]:
         """The clients' functions, how they are computed, and whether clients could not be batched."""
-        if options.dropout:
-            raise ConfigError("dropout loses clients of a round, and the mixture's methods need all; leave it out.")
-        if options.compile:
-            raise ConfigError("compile=True is not for the mixture's methods; leave it out.")
+        if options.lost:
+            raise ConfigError("lost loses clients of a round, and the mixture's methods need all; leave it out.")
+        options.refuse(self.name, "chunk", "workers", "compile", "on_bad_update")
         probe = fedavg(batch_size=self.batch_size, local_steps=1, clients_per_round=None)
         engine = "serial" if options.engine == "serial" else "batched"
         choice = choose(problem, probe, params, engine=engine, seed=options.seed)
-        plan = choice.engine.plan  # type: ignore[union-attr]
+        plan = choice.plan
         if plan.dropout or plan.random:
             raise MethodError("The mixture's methods need functions that do not change by chance; remove the dropout.")
         batched = engine == "batched" and not choice.fallback

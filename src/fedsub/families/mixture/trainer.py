@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from torch import Tensor
 
 from fedsub.data.clients import Clients
 from fedsub.errors import NoUsableClient
@@ -15,17 +13,18 @@ from fedsub.families.mixture.constants import Constants
 from fedsub.families.mixture.functions import minus
 from fedsub.families.mixture.modules import ModuleFunctions
 from fedsub.families.mixture.solver import Solver
-from fedsub.families.mixture.solver import State as SolverState
+from fedsub.method.groups import Cohort
+from fedsub.method.slots import Trains
+from fedsub.round.layout import asked_of
+from fedsub.round.ledger import Ledger, RoundReport, nobody
 from fedsub.round.memory import ClientState
 from fedsub.round.predict import PersonalModel
-from fedsub.round.rounds import RoundReport
-from fedsub.round.state import put_back
+from fedsub.round.remembered import Remembered
+from fedsub.round.schema import Schema, lengths
 from fedsub.trees import Tree
 
-NOBODY = np.zeros(0, np.int64)
 
-
-class MixtureTrainer:
+class MixtureTrainer(Trains):
     """Runs a solver on all clients. What clients keep lies in the one store of client state (`ClientState`)."""
 
     def __init__(
@@ -46,10 +45,15 @@ class MixtureTrainer:
             for name, leaf in tree.items():
                 self.kept.tensors[f"{slot}/{name}"].copy_(leaf)
             self.solved.trees[slot] = {name: self.kept.tensors[f"{slot}/{name}"] for name in tree}
-        self.state = Remembered(self.kept, self.solved)
-        everyone = np.arange(len(self.problem.clients))
-        self._down, up = self.problem.sizes_in_bytes(everyone)
-        self._ids = up - self._down
+        # Every client moves in every iteration, so all of it is saved.
+        memory = {} if self.solved.memory is None else self.solved.memory.tensors
+        tables = {f"client/{name}": value for name, value in self.kept.tensors.items()}
+        tables |= {f"terms/{name}": value for name, value in memory.items()}
+        small = {f"mixture/{name}": value for name, value in self.solved.numbers.items()}
+        self.state = Remembered(small, tables, {}, all_rows=True)
+        spaces = self.problem.spaces
+        self.schema = Schema((), params, {name: space.name for name, space in self.problem.tables.items()})
+        self.ledger = Ledger(self.schema, len(self.problem.clients), {n: space.size for n, space in spaces.items()})
 
     def round(self, number: int) -> RoundReport:
         step = self.solver.step(self.solved, self.functions, number, self.seed)
@@ -60,11 +64,20 @@ class MixtureTrainer:
                 f"L = {self.constants.L:.4g} was assumed; give a larger L, or a smaller alpha."
             )
         if not step.communicated:
-            return RoundReport(NOBODY, step.loss, NOBODY, NOBODY)
-        # Row ids cross once in a run: a client always asks for the same rows.
-        ids = self._ids if int(self.solved.numbers["communications"]) == step.communications else 0
-        times = step.communications * step.vectors
-        return RoundReport(np.arange(len(self._down)), step.loss, self._down * times, self._down * times + ids)
+            return RoundReport(nobody(), step.loss, nobody(), nobody())
+        everyone = Cohort.of(np.arange(len(self.problem.clients)))
+        one_way = step.communications * self._message(step.vectors)
+        up = one_way.copy()
+        if int(self.solved.numbers["communications"]) == step.communications:
+            # Row ids cross once in a run: a client always asks for the same rows.
+            up += self.ledger.asked(everyone, asked_of(self.problem.spaces, everyone.clients))
+        return RoundReport(everyone.clients, step.loss, one_way, up)
+
+    def _message(self, vectors: int) -> np.ndarray:
+        """Bytes of a message with so many vectors like x_i, by client; the same in both directions."""
+        fields = [field for k in range(vectors) for field in self.schema.tree(f"vector{k}", self.problem.names)]
+        counts = {name: space.counts for name, space in self.problem.spaces.items()}
+        return lengths(fields, counts, len(self.problem.clients))
 
     def model(self, number: int) -> PersonalModel:
         self.functions.shared(self.solved.x, self.params)
@@ -83,25 +96,3 @@ class MixtureTrainer:
             "mixture.proxes": int(numbers["proxes"]),
             "mixture.psi": float(self.functions.dot(apart, apart).mean() / 2),
         }
-
-
-class Remembered:
-    """A solver's state for checkpoints: every client moves in every iteration, so all of it is saved."""
-
-    def __init__(self, kept: ClientState, solved: SolverState):
-        self.kept, self.solved, self.tracking = kept, solved, True
-
-    def small(self) -> Tree:
-        return {f"mixture/{name}": value for name, value in self.solved.numbers.items()}
-
-    def tables(self) -> Tree:
-        memory = {} if self.solved.memory is None else self.solved.memory.tensors
-        return {f"client/{name}": value for name, value in self.kept.tensors.items()} | {
-            f"terms/{name}": value for name, value in memory.items()
-        }
-
-    def take_moved(self) -> None:
-        return None
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        put_back({**self.small(), **self.tables()}, tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,6 +106,11 @@ class Codec(Part):
     def check(self, method: Method) -> None:
         if not isinstance(self.feedback, bool):
             raise MethodError(f"feedback of {type(self).__name__} must be True or False, got {self.feedback!r}.")
+        if self.feedback and method.sampler.may_repeat:
+            raise MethodError(
+                f"{type(self).__name__} adds what it left out before, and a client that is drawn twice in a round "
+                "(replacement=True) would send that twice; sample without replacement, or set feedback=False."
+            )
 
     def compress(self, x: Segments) -> Coded:
         raise NotImplementedError
@@ -122,37 +127,55 @@ class Codec(Part):
         size = np.full(work.group.count, self.header, np.int64)
         sent: Tree = {}
         residual: Tree = {}
+        written: list[Coded] = []
         for name, update in message.trees["update"].items():
             p = update if kept is None else update + kept[name]
-            coded = self.compress(self._segments(name, p, work.group, work.words))
+            real = _real(name, p, work)
+            x = self._segments(name, p if real is None else p[real], work.group, work.words, padded=real is not None)
+            coded = self.compress(x)
             size += coded.size
-            sent[name] = torch.from_numpy(coded.sent).reshape(p.shape).to(p.device)
+            written.append(coded)
+            sent[name] = _back(coded.sent, p, real)
             if kept is not None:
                 residual[name] = p - sent[name]
-        message.trees["update"] = sent
-        message.encoded = torch.from_numpy(size)
+                if real is not None:  # of a row that is never written nothing is owed
+                    residual[name][~real] = 0
+        message.trees["update"], message.encoded = sent, size
+        if work.group.count == 1:
+            message.written = lambda: self._joined(written, work.words)
         if kept is not None:
             work.client[self.key]["residual"] = residual
 
     def encode(self, values: Tree, word: int = 0) -> bytes:
         """The message of one client that is to send ``values``, update plus residual; ``word`` is its `Work.words`."""
         words, group = np.array([word], np.uint64), Group(1, False)
-        written = [self.write(self.compress(self._segments(name, p, group, words))) for name, p in values.items()]
-        return (raw(words) if self.header else b"") + b"".join(written)
+        return self._joined([self.compress(self._segments(name, p, group, words)) for name, p in values.items()], words)
 
-    def decode(self, data: bytes, like: Mapping[str, Tensor]) -> Tree:
-        """What the server makes of a message; ``like`` has the names, shapes and types of the client's submodel."""
+    def _joined(self, coded: Sequence[Coded], words: np.ndarray | None) -> bytes:
+        head = raw(words) if self.header and words is not None else b""
+        return head + b"".join(map(self.write, coded))
+
+    def decode(self, data: bytes, like: Mapping[str, Tensor], padding: Collection[str] = ()) -> Tree:
+        """What the server makes of a message; ``like`` has the names, shapes and types of the client's submodel.
+
+        The first row of the tables in ``padding`` was never written, and is 0.
+        """
         reader, group = Reader(data), Group(1, False)
         words = reader.take(np.uint64, 1) if self.header else None
         found: Tree = {}
         for name, p in like.items():
-            blank = self._segments(name, torch.zeros_like(p), group, words)
-            found[name] = torch.from_numpy(self.read(reader, blank)).reshape(p.shape)
+            skip = 1 if name in padding else 0
+            blank = self._segments(name, torch.zeros_like(p[skip:]), group, words)
+            values = torch.from_numpy(self.read(reader, blank)).reshape(p[skip:].shape)
+            found[name] = torch.cat([torch.zeros_like(p[:skip]), values]) if skip else values
         if reader.left:
             raise DataError(f"A message has {reader.left} bytes after its last parameter; is it another model's?")
         return found
 
-    def _segments(self, name: str, p: Tensor, group: Group, words: np.ndarray | None) -> Segments:
+    def _segments(
+        self, name: str, p: Tensor, group: Group, words: np.ndarray | None, *, padded: bool = False
+    ) -> Segments:
+        """A parameter of a group as a vector; ``padded``: without every client's first row."""
         if p.dtype not in (torch.float32, torch.float64):
             raise MethodError(
                 f"{type(self).__name__} compresses float32 and float64, but {name} is {p.dtype}; convert the module, "
@@ -160,10 +183,29 @@ class Codec(Part):
             )
         values = p.detach().cpu().contiguous().numpy().reshape(-1)
         if group.stacked and name in group.counts:
-            sizes = group.counts[name].cpu().numpy() * math.prod(p.shape[1:])
+            sizes = (group.counts[name].cpu().numpy() - padded) * math.prod(p.shape[1:])
         else:
             sizes = np.full(group.count, len(values) // group.count)
         return Segments(values, sizes, words, zlib.crc32(f"{self.key}/{name}".encode()))
+
+
+def _real(name: str, p: Tensor, work: Work) -> Tensor | None:
+    """The rows of a table that mean something, as a mask; None: all of them. Padding is every client's first row."""
+    if name not in work.padding:
+        return None
+    real, group = torch.ones(len(p), dtype=torch.bool, device=p.device), work.group
+    counts = group.counts[name] if group.stacked else torch.tensor([len(p)], device=p.device)
+    real[torch.cumsum(counts, 0) - counts] = False
+    return real
+
+
+def _back(values: np.ndarray, like: Tensor, real: Tensor | None) -> Tensor:
+    """Decoded values in the shape of a parameter, 0 where nothing was written."""
+    if real is None:
+        return torch.from_numpy(values).reshape(like.shape).to(like.device)
+    out = torch.zeros_like(like)
+    out[real] = torch.from_numpy(values).reshape(-1, *like.shape[1:]).to(like.device)
+    return out
 
 
 def bit_bytes(sizes: np.ndarray) -> np.ndarray:

@@ -42,9 +42,7 @@ class Sign(Codec):
 
     def compress(self, x: Segments) -> Coded:
         sent = np.sign(x.values)
-        zeros = np.flatnonzero(sent == 0)
-        if len(zeros):
-            sent[zeros] = 1 - 2 * (x.draws(zeros) >> _TOP_BIT).astype(np.int8)
+        _toss(sent, x, np.ones(1, sent.dtype))
         return Coded(sent, bit_bytes(x.sizes), ())
 
     def write(self, coded: Coded) -> bytes:
@@ -62,8 +60,9 @@ class ErrorFeedbackSign(Codec):
     """Send (‖p‖₁/d) sign(p) of p = update + residual, and keep the rest as residual.
 
     ‖C(p) − p‖² = (1 − δ)‖p‖² with δ = ‖p‖₁²/(d‖p‖₂²) in [1/d, 1]. One bit has no room for 0: a zero is decoded as
-    +‖p‖₁/d and the residual takes it back, with which the identity holds for p with zeros too (with sign(0) = 0 it
-    would not). p = 0 is decoded as 0. ceil(d/8) bytes per parameter of d values, and its scale in the parameter's type.
+    +‖p‖₁/d or −‖p‖₁/d, by a fair coin of the client and the round, and the residual takes it back; with that the
+    identity holds for p with zeros too (with sign(0) = 0 it would not). p = 0 is decoded as 0. ceil(d/8) bytes per
+    parameter of d values, and its scale in the parameter's type.
 
     Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
     """
@@ -73,7 +72,8 @@ class ErrorFeedbackSign(Codec):
     def compress(self, x: Segments) -> Coded:
         norms = x.reduce(np.add, np.abs(x.values, dtype=np.float64))
         scale = (norms / np.maximum(x.sizes, 1)).astype(x.values.dtype)
-        sent = np.copysign(x.spread(scale), x.values + 0)  # −0 + 0 = 0; np.where would take ten times as long
+        sent = np.copysign(x.spread(scale), x.values)
+        _toss(sent, x, scale)
         size = np.where(x.sizes > 0, bit_bytes(x.sizes) + scale.itemsize, 0)
         return Coded(sent, size, (scale,))
 
@@ -85,6 +85,14 @@ class ErrorFeedbackSign(Codec):
             return blank.values
         scale = reader.take(blank.values.dtype, 1)
         return _signed(reader, blank.spread(scale))
+
+
+def _toss(sent: np.ndarray, x: Segments, scale: np.ndarray) -> None:
+    """Where x is 0, a fair coin decides the sign of what is sent: always + would let rows without gradient drift."""
+    zeros = np.flatnonzero(x.values == 0)
+    if len(zeros):
+        size = scale if len(scale) == 1 else scale[x.owners[zeros]]
+        sent[zeros] = (1 - 2 * (x.draws(zeros) >> _TOP_BIT).astype(np.int8)) * size
 
 
 def _signed(reader: Reader, size: np.ndarray) -> np.ndarray:

@@ -46,7 +46,8 @@ class Reader:
         if flag not in (_DIFFERENCES, _BITMAP):
             raise DataError(f"Row ids begin with the byte 0 or 1, found {flag[0]}; the message is damaged.")
         rows = np.flatnonzero(self.bits(size)) if flag == _BITMAP else np.cumsum(self._varints(count) + 1) - 1
-        if (len(rows) and rows[-1] >= size) or count not in (None, len(rows)):
+        rising = not len(rows) or (rows[0] >= 0 and rows[-1] < size and bool((np.diff(rows) > 0).all()))
+        if not rising or count not in (None, len(rows)):
             raise DataError(f"{len(rows)} row ids do not fit {size} rows; the message is damaged or another model's.")
         return rows
 
@@ -59,6 +60,8 @@ class Reader:
             return last
         septets = self.take(np.uint8, int(last[-1]) + 1).astype(np.int64)
         first = np.concatenate([[0], last[:-1] + 1])
+        if int((last - first).max()) > 8:
+            raise DataError("A row id takes more than nine bytes; the message is damaged.")
         place = np.arange(len(septets)) - np.repeat(first, last - first + 1)
         return np.add.reduceat((septets & 127) << (7 * place), first)
 

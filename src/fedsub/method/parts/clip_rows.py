@@ -14,6 +14,9 @@ from fedsub.trees import Tree
 class ClipRows(Part):
     """The server scales each row of the mean update down to the Euclidean norm ``max_norm``; dense parameters stay.
 
+    The bound holds for what the server's step is given, after all other parts: with `Add`, a row moves by at most
+    lr · max_norm.
+
     Another answer to the noisy steps of cold rows than a cap on the heat coefficient: it acts on the step
     itself, whatever made it large.
     """
@@ -25,8 +28,8 @@ class ClipRows(Part):
         if not self.max_norm > 0:
             raise MethodError(f"max_norm of ClipRows must be positive, got {self.max_norm}.")
 
-    def combine(self, mean: dict[str, Tree], total: Total, state: dict[str, Tree], round: int) -> None:
-        for name, value in mean["update"].items():
+    def limit(self, update: Tree, total: Total) -> None:
+        for name, value in update.items():
             if name in total.rows:
                 norm = value.reshape(len(value), -1).norm(dim=1).clamp_min_(1e-30)
                 value.mul_((self.max_norm / norm).clamp_max_(1.0).reshape(-1, *[1] * (value.ndim - 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,8 +14,7 @@ from torch import Tensor
 
 from fedsub import rng
 from fedsub.errors import MethodError
-from fedsub.method.slots import Message, Method, Part, Work
-from fedsub.round.memory import ClientState
+from fedsub.method.slots import Message, Method, Part, Start, Work
 from fedsub.trees import Tree
 
 LAST = "last"  # the parameters of the module's last layer
@@ -75,25 +75,24 @@ class Personal(Part):
     def kept_names(self, slot: str, names: Collection[str]) -> tuple[str, ...]:
         return self.private(names)
 
-    def fill(self, kept: ClientState, params: Tree, seed: int) -> None:
-        for name in self.private(kept.problem.names):
-            stored, space = kept.tensors[f"{self.slot}/{name}"], kept.problem.tables.get(name)
-            value = params[name]
-            if space is not None:
-                for low in range(0, len(stored), 1 << 20):  # not the whole arena at once: it may be a file
-                    rows = torch.from_numpy(space.rows[low : low + (1 << 20)].astype(np.int64))
-                    stored[low : low + len(rows)] = value[rows.to(value.device)].to(stored.device)
-            else:
-                stored.copy_(value.expand_as(stored))
-            if self.init == "random":
-                _draw(stored, value, seed, name)
-                if space is not None and space.padding:  # the row that means nothing stays what it is
-                    stored[torch.from_numpy(space.row_offsets[:-1].astype(np.int64))] = value[0].to(stored.device)
+    def first(self, slot: str, name: str, start: Start) -> Tensor:
+        if self.init == "shared" or start.spread == 0.0:  # zeros, ones: a layer that is meant to begin so
+            return start.values
+        # Every value has a word of its own: the client's, and its place within the client.
+        width = math.prod(start.values.shape[1:])
+        sizes = start.counts * width
+        place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        with np.errstate(over="ignore"):
+            words = np.repeat(start.words, sizes) + place.astype(np.uint64)
+        drawn = torch.from_numpy(start.mean + start.spread * rng.normal(words)).to(start.values.dtype)
+        drawn = drawn.reshape(start.values.shape).to(start.values.device)
+        if start.padded:  # the row that means nothing stays what it is
+            rows = torch.from_numpy(np.cumsum(start.counts) - start.counts)
+            drawn[rows] = start.values[rows]
+        return drawn
 
-    def begin(self, params: Tree, work: Work) -> None:
-        for name, own in work.client[self.key]["own"].items():
-            params[name].copy_(own)
-            work.sent[name] = own.clone()  # what others (a proximal term, the update) compare with
+    def supply(self, work: Work) -> Tree:
+        return dict(work.client[self.key]["own"])
 
     def grad(self, grads: Tree, params: Tree, work: Work) -> Tree:
         if not self.alone:
@@ -112,14 +111,3 @@ def _last_layer(names: Collection[str]) -> list[str]:
     """The parameters that belong to the same layer as the last one."""
     owner = list(names)[-1].rpartition(".")[0]
     return [n for n in names if n.rpartition(".")[0] == owner]
-
-
-def _draw(stored: Tensor, like: Tensor, seed: int, name: str) -> None:
-    """Normal numbers of the mean and spread of ``like``; the same whatever else is drawn."""
-    spread = float(like.double().std()) if like.numel() > 1 else 0.0
-    if spread == 0.0:  # zeros, ones: a layer that is meant to begin so
-        return
-    generator = torch.Generator().manual_seed(int(rng.key(seed, rng.PERSONAL, *name.encode()) >> np.uint64(1)))
-    for low in range(0, len(stored), 1 << 16):
-        some = stored[low : low + (1 << 16)]
-        some.copy_(torch.empty(some.shape, dtype=some.dtype).normal_(float(like.mean()), spread, generator=generator))

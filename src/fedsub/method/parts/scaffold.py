@@ -8,7 +8,7 @@ from typing import ClassVar
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_number
 from fedsub.method.slots import Message, Method, Part, Total, Work
-from fedsub.trees import Tree, add_rows
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,16 @@ class ControlVariates(Part):
                                 of them, rounded up (how many is open in the paper); 1 is a whole extra pass
 
     and the server adds (K/N) · mean(c_i⁺ − c_i) to c, where the mean is the method's own average: with
-    FedSubAvg's, c of a row is the mean variate of the clients that hold it. On submodels c_i lives on S(i).
-    Twice the traffic of FedAvg both ways. Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging
-    for Federated Learning", ICML 2020.
+    FedSubAvg's, c of a row is the mean variate of the clients that hold it. On submodels c_i lives on S(i). A client
+    that is drawn twice changes its c_i, and so c, once. Twice the traffic of FedAvg both ways. Karimireddy et al.,
+    "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
     """
 
     option: str = "II"
     share: float = 0.5
     client_slots: ClassVar[tuple[str, ...]] = ("variate",)
     server_slots: ClassVar[tuple[str, ...]] = ("variate",)
+    sent_slots: ClassVar[tuple[str, ...]] = ("variate",)
     payloads: ClassVar[tuple[str, ...]] = ("variate",)
 
     @property
@@ -87,8 +88,4 @@ class ControlVariates(Part):
 
     def combine(self, mean: dict[str, Tree], total: Total, state: dict[str, Tree], round: int) -> None:
         for name, change in mean.pop(f"{self.key}.variate").items():
-            variate = state["variate"][name]
-            if name in total.rows:
-                add_rows(variate, total.rows[name], change.mul_(total.share))
-            else:
-                variate.add_(change, alpha=total.share)
+            state["variate"][name].add_(change.mul_(total.share))

@@ -1,71 +1,23 @@
-"""What all engines share: the job of a round, what a group delivers, and workers."""
+"""What all engines share: the local work of a group of clients, and modules that hold a submodel."""
 
 from __future__ import annotations
 
 import copy
-import math
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TypeVar, overload
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsub import rng
 from fedsub.errors import ObjectiveError
 from fedsub.method.batches import Batches
-from fedsub.method.groups import Cohort, Group
-from fedsub.method.slots import Message, Method, Work
+from fedsub.method.slots import Work
 from fedsub.objective.losses import Batch
+from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
-from fedsub.round.memory import ClientState
-from fedsub.round.sums import SpaceRows
-from fedsub.trees import Tree, take_rows
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Job:
-    """The local work of one round."""
-
-    method: Method
-    params: Tree  # the server's parameters; engines read rows of them and never write
-    cohort: Cohort
-    rows: dict[str, SpaceRows]  # by space
-    batches: Batches
-    round: int
-    seed: int
-    shared: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the server keeps of it
-    kept: ClientState | None = None  # what clients keep between rounds
-
-    def keys(self) -> np.ndarray:
-        """One random word per client and step, int64 [K, steps], for dropout."""
-        steps = np.arange(self.batches.samples.shape[1])
-        words = rng.key(self.cohort.words(self.seed, rng.DROPOUT_LAYER, self.round).view(np.int64)[:, None], steps)
-        return (words >> np.uint64(33)).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What a group of clients sends back: the clients ``where`` of the cohort, in its order."""
-
-    where: slice
-    message: Message
-    losses: np.ndarray  # mean training loss over the local steps, by client
-    deviations: np.ndarray  # standard deviation over the local steps, by client
-    finite: np.ndarray  # bool by client: no NaN or infinity in the update
-    stacked: bool
-    kept: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the clients keep from now on
-
-    @property
-    def deltas(self) -> Tree:
-        return self.message.trees["update"]
+from fedsub.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -78,36 +30,25 @@ class Plan:
     random: bool = False  # other random functions; only the serial engine can seed them
 
 
-def make_work(job: Job, names: Sequence[str], sent: Tree, group: Group, who: np.ndarray) -> Work:
-    """The scene of a group's local work; ``who`` are the positions of its clients in the cohort."""
-    method = job.method
-    work = Work(job.round, 0, method.local.rate(job.round), sent, group, method=method)
-    work.scales = {name: scale for name in names if (scale := method.local.scale(name)) != 1.0}
-    if method.parts:  # nobody else asks
-        device = next(iter(sent.values())).device
-        work.steps = torch.from_numpy(job.batches.steps[who].astype(np.float32)).to(device)
-        work.words = job.cohort.words(job.seed, rng.PART, job.round)[who]
-    return work
+Sent = Callable[[slice], Tree]  # what some clients of a cohort were sent
 
 
-def load_state(problem: Problem, job: Job, work: Work, who: np.ndarray, places: dict[str, slice]) -> None:
-    """Give the group what its parts keep: the clients' own and what the server sends along, laid out like ``sent``."""
-    group, double = work.group, False
-    for part in job.method.parts:
-        if not (part.client_slots or part.server_slots):
-            continue
-        double = len(who) > 1 and who[0] == who[1]  # a chunk of one that is run as a pair
-        rows = {s: _twice(job.rows[s].rows[at], double) for s, at in places.items()}
-        work.server[part.key] = {
-            slot: _sent_of(problem, job.shared[part.key][slot], rows, group) for slot in part.server_slots
-        }
-        if part.client_slots:
-            assert job.kept is not None
-            clients = job.cohort.clients[who]
-            work.client[part.key] = {
-                slot: _laid_out(problem, job.kept.read(f"{part.key}.{slot}", clients), group)
-                for slot in part.client_slots
-            }
+class Engine:
+    """How the local steps of clients are computed: all that serial and batched differ in."""
+
+    name: str
+    stacked: bool  # whether clients share tensors: then there are at least two of them
+
+    def split(self, batches: Batches, sent: Sent) -> list[slice]:
+        """The clients of a cohort in groups that are computed together."""
+        raise NotImplementedError
+
+    def steps(self, work: Work, batches: Batches, keys: np.ndarray | None) -> tuple[Tree, np.ndarray]:
+        """(where a group's parameters end, losses [steps, c] in float64; 0 where a client was done).
+
+        ``keys`` int64 [c, steps]: a random word per client and step.
+        """
+        raise NotImplementedError
 
 
 @overload
@@ -132,27 +73,6 @@ def mean_gradient(params: Tree, at: Tree, steps: Sequence[Callable[[], Tree]]) -
     for name, value in params.items():
         value.copy_(own[name])
     return mean
-
-
-def _twice(rows: Tensor, double: bool) -> Tensor:
-    return torch.cat([rows, rows]) if double else rows
-
-
-def _sent_of(problem: Problem, whole: Tree, rows: dict[str, Tensor], group: Group) -> Tree:
-    out: Tree = {}
-    for name, value in whole.items():
-        if name in problem.tables:
-            out[name] = take_rows(value, rows[problem.tables[name].name])
-        else:
-            out[name] = value.expand(group.count, *value.shape) if group.stacked else value
-    return out
-
-
-def _laid_out(problem: Problem, stacked: Tree, group: Group) -> Tree:
-    """Dense state comes stacked; a lone client's has no such dimension."""
-    if group.stacked:
-        return stacked
-    return {name: value if name in problem.tables else value[0] for name, value in stacked.items()}
 
 
 def template(problem: Problem, device: torch.device) -> nn.Module:
@@ -180,6 +100,12 @@ class Filled:
                 if p is not None:
                     self._places.setdefault(names[id(p)], []).append((owner, attribute))
 
+    def losses(self, objective: Objective, data: Batch, real: Tensor) -> tuple[Tensor, Tensor]:
+        """(losses [B], output) of the submodel that it holds; ``real`` [B] is 1 for samples that are not padding."""
+        data = {**data, "sample_mask": real}
+        output = objective.output(self.module, data)
+        return objective.loss(output, data), output
+
     def fill(self, values: Tree) -> dict[str, nn.Parameter]:
         """Put ``values`` into the module (shared, not copied) and return the parameters that hold them."""
         params = {name: nn.Parameter(value) for name, value in values.items()}
@@ -191,33 +117,3 @@ class Filled:
 
 def columns_to(arrays: dict[str, np.ndarray], device: torch.device) -> Batch:
     return {name: torch.from_numpy(a).to(device) for name, a in arrays.items()}
-
-
-class Workers:
-    """Threads that take tasks in order; results come back in order, so nothing depends on their number.
-
-    Torch releases the interpreter lock inside operations. Each thread should own its module copies
-    (`local`), because swapping parameters changes a module while it runs.
-    """
-
-    def __init__(self, count: int):
-        self.count = max(1, count)
-        self.local = threading.local()
-        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
-
-    def map(self, work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        if self._pool is None:
-            yield from map(work, tasks)
-            return
-        waiting: deque[Future[R]] = deque()
-        for task in tasks:  # bounded: at most two finished results per worker wait in memory
-            waiting.append(self._pool.submit(work, task))
-            if len(waiting) > 2 * self.count:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def all_finite(deltas: Iterable[Tensor]) -> bool:
-    """Whether no value is NaN or infinite; a sum is enough to tell in the common case."""
-    return all(math.isfinite(float(d.sum())) or bool(torch.isfinite(d).all()) for d in deltas)

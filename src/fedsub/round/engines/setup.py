@@ -2,77 +2,43 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedsub.errors import ConfigError, ObjectiveError
-from fedsub.method.batches import Batches, draw
+from fedsub.errors import ConfigError
+from fedsub.method.batches import Batches
 from fedsub.method.groups import Cohort
-from fedsub.method.local import Adam
 from fedsub.method.slots import Method
 from fedsub.objective.problem import Problem
-from fedsub.round.engines.base import Delivery, Filled, Job, Plan, columns_to, template
+from fedsub.round.client import ClientHalf
+from fedsub.round.engines.auto import Auto
+from fedsub.round.engines.base import Engine, Plan
 from fedsub.round.engines.batched import Batched
 from fedsub.round.engines.compiled import impure
-from fedsub.round.engines.probe import Usage, probe
+from fedsub.round.engines.inspecting import inspect
+from fedsub.round.engines.probe import Usage
 from fedsub.round.engines.recurrent import NotBatchable
-from fedsub.round.engines.serial import Serial, submodel
-from fedsub.round.sums import CohortRows
-from fedsub.trees import Tree
+from fedsub.round.engines.serial import Serial
+from fedsub.round.layout import asked_of
+from fedsub.round.memory import Memory, origin_in
+from fedsub.round.messages import MODEL, UPDATE, Downlink, Kept, Uplink
+from fedsub.trees import Tree, take_rows
 
 ENGINES = ("auto", "batched", "serial")
-_SMALL = 20_000_000  # values of a table that may be copied for a check
-TOLERANCE = 1e-3  # of the largest update; rounding stays far below, a wrong mapping far above
+TOLERANCE = 1e-3  # of the largest value; rounding stays far below, a wrong mapping far above
 
 
 @dataclass
 class Choice:
     """The engine in use, and the sentence that says why."""
 
-    engine: Serial | Batched | Auto
+    engine: Engine | Auto
+    plan: Plan
     reason: str
-    columns: tuple[str, ...]  # the columns that module and loss read
     fallback: bool = False  # whether batching was tried in vain
-
-
-class Columns(dict):
-    """A batch that remembers which columns were read."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.read: set[str] = set()
-
-    def __getitem__(self, name):
-        self.read.add(name)
-        return super().__getitem__(name)
-
-    def get(self, name, default=None):
-        self.read.add(name)
-        return super().get(name, default)
-
-    def pop(self, name, *default):
-        self.read.add(name)
-        return super().pop(name, *default)
-
-    def setdefault(self, name, default=None):
-        self.read.add(name)
-        return super().setdefault(name, default)
-
-    def __iter__(self):
-        self.read.update(dict.keys(self))
-        return super().__iter__()
-
-    def items(self):
-        self.read.update(dict.keys(self))
-        return super().items()
-
-    def values(self):
-        self.read.update(dict.keys(self))
-        return super().values()
 
 
 def choose(
@@ -82,7 +48,6 @@ def choose(
     *,
     engine: str = "auto",
     chunk: int | None = None,
-    workers: int = 1,
     compile: bool = False,
     seed: int = 0,
 ) -> Choice:
@@ -91,161 +56,149 @@ def choose(
         raise ConfigError(f"engine must be one of {', '.join(ENGINES)}; got {engine!r}.")
     if compile and (slot := impure(method)):
         raise ConfigError(f"compile=True cannot be used with {slot}, whose steps depend on the round; leave it out.")
-    job = _two_clients(problem, method, params, seed)
-    plan, usage = inspect(problem, job)
-    serial = Serial(problem, plan, workers=workers)
+    trial = Trial(problem, method, params, seed)
+    plan, usage = inspect(problem, params, int(trial.who.clients[0]), trial.batches)
+    serial = Serial(problem, plan)
     if method.pooled:
-        return Choice(serial, "engine serial: all data is in one place, there is nothing to batch", plan.columns)
+        return Choice(serial, plan, "engine serial: all data is in one place, there is nothing to batch")
     if engine == "serial":
-        return Choice(serial, "engine serial, as asked", plan.columns)
+        return Choice(serial, plan, "engine serial, as asked")
     try:
         _refuse(usage)
-        batched = Batched(problem, plan, chunk=chunk, workers=workers)
-        _agree(list(serial.map(job)), list(batched.map(job)), problem)
+        batched = Batched(problem, plan, chunk=chunk)
+        trial.compare(serial, batched, plan)
         batched.compile = compile  # only now: two clients are not worth a compilation
     except NotBatchable as why:
-        return Choice(serial, f"engine serial, because clients cannot be batched: {why}", plan.columns, True)
+        return Choice(serial, plan, f"engine serial, because clients cannot be batched: {why}", True)
+    agrees = f"agrees with serial on two clients{trial.left_out}"
     if engine == "batched":
-        return Choice(batched, "engine batched: agrees with serial on two clients", plan.columns)
-    return Choice(Auto(serial, batched), "batched agrees with serial on two clients; timing both", plan.columns)
+        return Choice(batched, plan, f"engine batched: {agrees}")
+    return Choice(Auto(serial, batched), plan, f"batched {agrees}; timing both")
 
 
-def inspect(problem: Problem, job: Job) -> tuple[Plan, Usage]:
-    """Run the module on one client's submodel, watching what it reads, and compare with the full tables."""
-    device = next(iter(job.params.values())).device
-    filled = Filled(template(problem, device))
-    real = job.batches.weights[0, 0] > 0
-    samples = job.batches.samples[0, 0][real]
-    batch = _batch(problem, samples, device, local=True)
-    with torch.random.fork_rng():
-        filled.fill({name: value.clone() for name, value in submodel(problem, job, 0).items()})
-        usage = probe(problem, filled.module, batch)
-        if not usage.whole:
-            _same_on_full_tables(problem, job, filled, batch, _batch(problem, samples, device, local=False))
-    columns = tuple(name for name in problem.clients.columns if name in batch.read)
-    plan = Plan(
-        columns,
-        dropout=usage.dropout,
-        sample_mask="sample_mask" in batch.read,
-        random=usage.random is not None,
-    )
-    return plan, usage
+class Trial:
+    """A small piece of work that covers the awkward case: the client with least data beside a typical one.
 
-
-def _batch(problem: Problem, samples: np.ndarray, device: torch.device, *, local: bool) -> Columns:
-    batch = Columns(columns_to(problem.clients.gather(samples, local=local), device))
-    batch["sample_mask"] = torch.ones(len(samples), device=device)
-    return batch
-
-
-def _same_on_full_tables(problem: Problem, job: Job, filled: Filled, local: Columns, full: Columns) -> None:
-    """Looking ids up must be all a module does with them: then a submodel gives the losses of the full model."""
-    torch.manual_seed(0)
-    own = submodel(problem, job, 0)
-    params = dict(job.params)
-    for name in problem.tables:
-        if params[name].numel() <= _SMALL:  # untrained tables are often zero, where every row looks alike
-            own[name] = own[name] + torch.rand_like(own[name])
-            params[name] = params[name].clone()
-            rows = job.rows[problem.tables[name].name]
-            params[name][rows.rows[: int(rows.counts[0])].long()] = own[name]
-    filled.module.eval()
-    losses = []
-    for values, batch in ((own, local), (own, local), (params, full)):
-        filled.fill(values)
-        torch.manual_seed(1)
-        try:
-            with torch.no_grad():
-                losses.append(problem.objective.loss(problem.objective.output(filled.module, batch), batch))
-        except Exception as err:
-            raise ObjectiveError(f"In eval mode the module or loss failed, with {type(err).__name__}: {err}.") from err
-    filled.module.train()
-    if not torch.equal(losses[0], losses[1]) and not losses[0].isnan().any():
-        raise ObjectiveError(
-            "In eval mode the module gives different losses for the same batch: it draws random numbers or changes "
-            "itself in forward, so results would depend on the order of clients."
-        )
-    if not torch.allclose(losses[0], losses[2], rtol=1e-3, atol=1e-5, equal_nan=True):
-        raise ObjectiveError(
-            "The module gives other losses on a client's submodel than on the full tables: it uses the numbers of an "
-            "id column for more than looking rows up (arithmetic, one_hot, features). Read such a column also under "
-            "values=, which are left as they are."
-        )
-
-
-class Auto:
-    """Times serial and batched on the first cohort and keeps the faster; ``chosen`` records which."""
-
-    def __init__(self, serial: Serial, batched: Batched):
-        self.serial, self.batched = serial, batched
-        self.chosen: Serial | Batched | None = None
-        self.on_choice: Callable[[str], None] = lambda sentence: None
-
-    @property
-    def name(self) -> str:
-        return "auto" if self.chosen is None else self.chosen.name
-
-    def keep(self, name: str) -> None:
-        """Use the engine that was chosen before (by an earlier session of the same run)."""
-        self.chosen = self.serial if name == "serial" else self.batched
-
-    def map(self, job: Job) -> Iterator[Delivery]:
-        if self.chosen is None:
-            few = _first(job, min(len(job.cohort), 8))
-            cost = {"batched": _seconds(self.batched, job), "serial": _seconds(self.serial, few)}
-            best = min(cost, key=lambda name: cost[name])
-            self.keep(best)
-            listed = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in cost.items())
-            self.on_choice(f"engine {best} is the faster one (a client's round: {listed})")
-        assert self.chosen is not None
-        return self.chosen.map(job)
-
-
-def _seconds(engine: Serial | Batched, job: Job) -> float:
-    """CPU seconds per client, after a first use that traces and warms up."""
-    for _ in range(2):
-        start = time.process_time()
-        for _delivery in engine.map(job):
-            pass
-        spent = time.process_time() - start
-    return spent / len(job.cohort)
-
-
-def _first(job: Job, count: int) -> Job:
-    """The same job for the first clients of the cohort only."""
-    which = np.arange(count)
-    return replace(job, cohort=job.cohort.take(which), batches=_cut(job.batches, slice(count), slice(None)))
-
-
-def _cut(batches: Batches, who: slice, steps: slice) -> Batches:
-    samples = batches.samples[who, steps]
-    return Batches(samples, batches.weights[who, steps], np.minimum(batches.steps[who], samples.shape[1]))
-
-
-def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> Job:
-    """A small job that covers the awkward case: the client with least data beside a typical one.
-
-    Parts that keep state are left out, for there is none yet, and so are codecs and solvers such as Adam, which turn
-    a rounding error into another sign.
+    Two rounds are tried, the second with what clients kept of the first. Codecs are left out, and solvers such as Adam
+    are replaced by plain steps: both turn a rounding error into another sign.
     """
-    plain = tuple(p for p in method.parts if not (p.client_slots or p.server_slots or p.codec))
-    if plain != method.parts:
-        method = replace(method, parts=plain)
-    if isinstance(method.local, Adam):
-        method = replace(method, local=method.local.as_sgd())
-    sizes = problem.clients.sizes
-    least, other = int(np.argmin(sizes)), int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
-    if other == least or sizes[other] == 1:  # a lone sample shows nothing of how samples are mixed
-        other = int(np.argmax(sizes))
-    pair = [least, other] if other != least else [0, 1][: len(sizes)]
-    cohort = Cohort.of(np.sort(pair))
-    rows = CohortRows(problem, next(iter(params.values())).device)(cohort)
-    batches = draw(problem.clients, cohort, method.local, round=0, seed=seed)
-    batches = _cut(batches, slice(None), slice(2))
-    size = method.local.batch_size or int(sizes.max())
-    if (sizes % size).any():
-        _shorten(batches)
-    return Job(method, params, cohort, rows, batches, 0, seed)
+
+    def __init__(self, problem: Problem, method: Method, params: Tree, seed: int):
+        self.problem, self.params, self.seed = problem, params, seed
+        smooth = method.local.smooth()
+        self.method = replace(method, local=smooth, parts=tuple(p for p in method.parts if not p.codec))
+        names = [f"without {type(p).__name__}" for p in method.parts if p.codec]
+        if smooth is not method.local:
+            names.append(f"with {type(smooth).__name__} in place of {type(method.local).__name__}")
+        self.left_out = f" ({', '.join(names)})" if names else ""
+        sizes = problem.clients.sizes
+        least, other = int(np.argmin(sizes)), int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
+        if other == least or sizes[other] == 1:  # a lone sample shows nothing of how samples are mixed
+            other = int(np.argmax(sizes))
+        self.who = Cohort.of(np.sort([least, other] if other != least else [0, 1][: len(sizes)]))
+        half = ClientHalf(problem, self.method, Plan(()), seed)
+        self.batches = half.draw(self.who, 0).take(slice(None), slice(2))
+        size = smooth.batch_size or int(sizes.max())
+        if (sizes % size).any():
+            _shorten(self.batches)
+
+    def compare(self, serial: Engine, batched: Engine, plan: Plan) -> None:
+        """Both engines must send and keep the same; raises NotBatchable where they do not."""
+        half, memory = ClientHalf(self.problem, self.method, plan, self.seed), _Few(self)
+        slots: Tree | None = None  # what parts send along: nothing at first, then something like an update
+        for number in range(2 if any(p.client_slots or p.sent_slots for p in self.method.parts) else 1):
+            found = []
+            for engine in (serial, batched):
+                down = self._downlinks(number, slots)
+                groups = engine.split(self.batches, lambda where, down=down: half.example(down(where)))
+                found.append([half.train(engine, down(at), memory, self.batches.take(at)) for at in groups])
+            _agree(*(_together(self.problem, answers) for answers in found))
+            kept = _together(self.problem, found[0])
+            memory.keep(kept)
+            slots = {n: kept[UPDATE, n] for n in self.problem.names if (UPDATE, n) in kept}
+
+    def _downlinks(self, number: int, slots: Tree | None):
+        asked = asked_of(self.problem.spaces, self.who.clients)
+        private = self.method.private(self.problem.names)
+        names = [name for name in self.problem.names if name not in private]
+
+        def down(where: slice) -> Downlink:
+            who = np.arange(where.start, where.stop)
+            some = {space: one.take(who) for space, one in asked.items()}
+            counts = {space: one.counts for space, one in some.items()}
+            rows = {s: torch.from_numpy(one.rows.astype(np.int64)) for s, one in some.items()}
+            model = {n: self._rows(n, self.params[n], rows) for n in names}
+            trees = {MODEL: model}
+            for part in self.method.parts:
+                for slot in part.sent_slots:
+                    trees[f"{part.key}.{slot}"] = {n: self._slot(n, v, slots, asked, where) for n, v in model.items()}
+            return Downlink(number, self.who.take(who), counts, trees)
+
+        return down
+
+    def _rows(self, name: str, value: Tensor, rows: dict[str, Tensor]) -> Tensor:
+        space = self.problem.tables.get(name)
+        return value if space is None else take_rows(value, rows[space.name].to(value.device))
+
+    def _slot(self, name: str, like: Tensor, slots: Tree | None, asked, where: slice) -> Tensor:
+        if slots is None:
+            return torch.zeros_like(like)
+        space = self.problem.tables.get(name)
+        if space is None:
+            return 0.5 * slots[name][0]
+        edges = np.concatenate([[0], np.cumsum(asked[space.name].counts)])
+        return 0.5 * slots[name][edges[where.start] : edges[where.stop]]
+
+
+class _Few(Memory):
+    """What the two clients keep, without room for everybody's."""
+
+    def __init__(self, trial: Trial):
+        self.trial, self._kept = trial, dict[str, Tree]()
+        origin = origin_in(trial.problem, trial.params, trial.seed)
+        for part in trial.method.parts:
+            for slot in part.client_slots:
+                tree = self._kept[f"{part.key}.{slot}"] = {}
+                for name in part.kept_names(slot, trial.problem.names):
+                    start = origin(name, trial.who.clients)
+                    first = part.first(slot, name, start)
+                    tree[name] = torch.zeros_like(start.values) if first is None else first.clone()
+
+    def read(self, slot: str, clients: np.ndarray) -> Tree:
+        problem, which = self.trial.problem, [self.trial.who.clients.tolist().index(c) for c in clients.tolist()]
+        out: Tree = {}
+        for name, value in self._kept[slot].items():
+            space = problem.tables.get(name)
+            counts = np.ones(len(self.trial.who), np.int64) if space is None else space.counts[self.trial.who.clients]
+            pieces = value.split(counts.tolist())
+            out[name] = torch.cat([pieces[k] for k in which])
+        return out
+
+    def write(self, slot: str, clients: np.ndarray, values: Tree, *, note: bool = True) -> None:
+        raise NotImplementedError("a trial keeps all of a round at once")
+
+    def keep(self, found: dict[tuple[str, ...], Tensor]) -> None:
+        for slot, tree in self._kept.items():
+            for name in tree:
+                value = found.get(("kept", slot, name), tree[name])
+                if torch.isfinite(value).all():
+                    tree[name] = value
+
+
+def _together(problem: Problem, answers: list[tuple[Uplink, Kept]]) -> dict[tuple[str, ...], Tensor]:
+    """Everything that the clients send and keep, by name, with all clients behind each other."""
+    out: dict[tuple[str, ...], list[Tensor]] = {}
+    for uplink, kept in answers:
+        for tree, values in uplink.trees.items():
+            for name, value in values.items():
+                out.setdefault((tree, name), []).append(value)
+        for name in uplink.sums:
+            out.setdefault(("sum", name), []).append(torch.from_numpy(uplink.sums[name]))
+        for part, slots in kept.items():
+            for slot, tree in slots.items():
+                for name, value in tree.items():
+                    out.setdefault(("kept", f"{part}.{slot}", name), []).append(value)
+    return {key: torch.cat(values) for key, values in out.items()}
 
 
 def _shorten(batches: Batches) -> None:
@@ -273,17 +226,16 @@ def _refuse(usage: Usage) -> None:
         raise NotBatchable("the loss returns one number for the batch; return one value per sample")
 
 
-def _agree(serial: list[Delivery], batched: list[Delivery], problem: Problem) -> None:
-    """Both engines must give the same updates on the same work."""
-    for name in problem.names:
-        axis = [d.deltas[name] for d in serial]
-        expected = torch.cat(axis) if name in problem.tables else torch.stack(axis)
-        got = torch.cat([d.deltas[name] for d in batched])
+def _agree(serial: dict[tuple[str, ...], Tensor], batched: dict[tuple[str, ...], Tensor]) -> None:
+    """Both engines must give the same on the same work."""
+    for key, expected in serial.items():
+        got, what = batched[key], "updates" if key[0] == UPDATE else " ".join(key[:-1])
         if not expected.numel() or not torch.isfinite(expected).all():
             continue
         worst, largest = float((got - expected).abs().max()), float(expected.abs().max())
         if not worst <= TOLERANCE * largest + 1e-7:
+            blame = "does the module mix the samples of a batch" if key[0] == UPDATE else "does a part mix clients"
             raise NotBatchable(
-                f"batched and serial updates of {name!r} differ by {worst:.2g} (largest update {largest:.2g}); "
-                "does the module mix the samples of a batch?"
+                f"batched and serial {what} of {key[-1]!r} differ by {worst:.2g} (largest {largest:.2g}); "
+                f"{blame}, or reduce over one client's values without Group.total?"
             )

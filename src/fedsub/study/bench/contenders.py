@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from fedsub import methods
 from fedsub.method.slots import Method
 from fedsub.objective.problem import Problem
+from fedsub.round.engines.auto import Auto
 from fedsub.round.engines.batched import Batched
-from fedsub.round.engines.setup import Auto, choose
-from fedsub.round.rounds import Trainer
+from fedsub.round.engines.setup import choose
+from fedsub.round.prepare import Trainer
 from fedsub.study.bench.workloads import Workload
 
 ENGINES = ("serial", "batched", "compiled")
@@ -46,8 +47,8 @@ class Federated:
         self.reason = chosen.reason
         runner = chosen.engine
         if engine == "compiled" and isinstance(runner, Batched):
-            runner = Batched(problem, runner.plan, compile=True)  # checked above, before compiling
-        self.trainer = Trainer(problem, method, params, runner, seed=seed)
+            runner = Batched(problem, chosen.plan, compile=True)  # checked above, before compiling
+        self.trainer = Trainer(problem, method, params, runner, chosen.plan, seed=seed)
         self.trainer.state.tracking = False  # as in a run without a directory
 
     @property

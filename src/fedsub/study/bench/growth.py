@@ -29,8 +29,8 @@ from fedsub.objective.losses import Batch, Binary
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.setup import choose
+from fedsub.round.prepare import Trainer
 from fedsub.round.quiet import one_thread
-from fedsub.round.rounds import Trainer
 from fedsub.running.run import peak_memory
 
 HELD, SAMPLES, WIDTH, DIM = 300, 64, 5, 16
@@ -118,11 +118,11 @@ def make_trainer(clients: int, rows: int, **settings: Any) -> Trainer:
     params = problem.params(copy=False)
     cohort = min(COHORT, clients)
     method = methods.fedsubavg(lr=0.01, local_steps=STEPS, batch_size=BATCH, clients_per_round=cohort, **settings)
-    engine = choose(problem, method, params, engine="batched").engine
+    choice = choose(problem, method, params, engine="batched")
     # Counting heat needs memory that is free again before the table fills up.
-    trainer = Trainer(problem, method, params, engine)
+    trainer = Trainer(problem, method, params, choice.engine, choice.plan)
     params["table.weight"].fill_(0.01)
-    for value in trainer.state.server.values():
+    for value in trainer.server.state.values():
         value.add_(0)  # resident, like the table
     return trainer
 

@@ -92,7 +92,7 @@ class _Member(Federated):
     def __init__(self, name: str, workload: Workload, method: Method):
         super().__init__(workload, "batched", method=method)
         self.name, self.choosing, self.rows = name, [], []
-        sampler = self.trainer.sampler
+        sampler = self.trainer.server.sampler
         self._select, self._observe = sampler.select, sampler.observe
         sampler.select = self._timed(self._select)
         sampler.observe = self._timed(self._observe)

@@ -40,14 +40,16 @@ class SubmodelRound:
 
 
 def submodel_round(problem: Problem, clients: np.ndarray | None = None) -> SubmodelRound:
-    """Σ_i 2 |S(i)| values and the ids of their rows, beside Σ_i 2 M; all clients, or those given."""
+    """Messages of Σ_i 2 |S(i)| values and the ids of their rows, beside Σ_i 2 M; all clients, or those given."""
     cohort = np.arange(len(problem.clients)) if clients is None else _cohort(clients, len(problem.clients))
+    from fedsub.round.ledger import plain_bytes  # which loads torch
+
     own = dict(problem.objective.module.named_parameters())
     parameters = sum(own[n].numel() for n in problem.names)
     held = np.full(len(cohort), sum(own[n].numel() for n in problem.dense), np.int64)
     for name, space in problem.tables.items():
         held += space.counts[cohort] * own[name][:1].numel()
-    down, up = (int(side.sum()) for side in problem.sizes_in_bytes(cohort))
+    asked, down, up = (int(side.sum()) for side in plain_bytes(problem, cohort))
     model = sum(own[n].numel() * own[n].element_size() for n in problem.names)
     signs = -(-parameters // 8) + 4 * len(problem.names)  # a bit each, and one 32-bit scale per tensor
     return SubmodelRound(
@@ -55,8 +57,8 @@ def submodel_round(problem: Problem, clients: np.ndarray | None = None) -> Submo
         submodel_parameters=float(held.mean()),
         parameters=parameters,
         down=down,
-        up=up,
-        ids=up - down,
+        up=asked + up,
+        ids=asked,
         full=2 * model * len(cohort),
         sign=(model + signs) * len(cohort),
     )

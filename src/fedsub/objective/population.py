@@ -1,0 +1,88 @@
+"""`Population`: all that a server knows of clients whose data it cannot see."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fedsub.data.heat import row_heat, weighted_heat
+from fedsub.errors import DataError
+from fedsub.objective.problem import Problem
+
+Heat = Callable[[str, bool], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Population:
+    """How many clients there are, what they declare to weigh, and the heat of every row; nothing else.
+
+    Averages and samplers are fitted to it (`bind`). In a simulation it is counted from the data, and only what
+    somebody asks for; a server on its own reads it from a file (`save`, `open`). ``tables`` and ``dense`` say
+    which of the model's parameters has rows of which space, so that both sides name things alike.
+    """
+
+    sizes: np.ndarray  # w_i, the declared number of samples of each client, int64 [N]
+    tables: Mapping[str, str]  # parameter -> the space that numbers its rows
+    dense: tuple[str, ...]
+    rows: Mapping[str, int]  # space -> how many rows it has
+    counted: Heat  # (space, weighted) -> n_m or W_m of every row
+
+    @classmethod
+    def of(cls, problem: Problem) -> Population:
+        sizes, spaces = problem.clients.sizes, problem.spaces
+
+        def counted(space: str, weighted: bool) -> np.ndarray:
+            return weighted_heat(spaces[space], sizes) if weighted else row_heat(spaces[space]).astype(np.float64)
+
+        tables = {name: space.name for name, space in problem.tables.items()}
+        return cls(sizes, tables, problem.dense, {name: space.size for name, space in spaces.items()}, counted)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All trained parameters: tables first, then dense ones."""
+        return (*self.tables, *self.dense)
+
+    def heat(self, space: str) -> np.ndarray:
+        """n_m: how many clients hold each row, float64 [rows]."""
+        return self.counted(space, False)
+
+    def weighted_heat(self, space: str) -> np.ndarray:
+        """W_m: what the clients that hold a row weigh together, float64 [rows]."""
+        return self.counted(space, True)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a safetensors file, for a server that has no data."""
+        arrays = {"sizes": self.sizes}
+        for space in self.rows:
+            arrays |= {f"heat/{space}": self.heat(space), f"weighted/{space}": self.weighted_heat(space)}
+        names = {"tables": dict(self.tables), "dense": list(self.dense)}
+        save_file(arrays, Path(path), metadata={"fedsub": "population 1", "names": json.dumps(names)})
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Population:
+        """Read what `save` wrote."""
+        try:
+            with safe_open(Path(path), framework="numpy") as file:
+                about = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if about.get("fedsub") != "population 1":
+                raise ValueError(f"it is marked {about.get('fedsub')!r}, not 'population 1'")
+            names = json.loads(about["names"])
+            spaces = {key.removeprefix("heat/"): len(values) for key, values in arrays.items() if key[:5] == "heat/"}
+
+            def counted(space: str, weighted: bool) -> np.ndarray:
+                return arrays[f"weighted/{space}" if weighted else f"heat/{space}"]
+
+            return cls(arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as err:
+            raise DataError(f"{path} is no population as Population.save writes it ({err}); write it again.") from err

@@ -1,0 +1,116 @@
+"""Looking at a module before anything is trained: what it reads, and whether a submodel is enough for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedsub.errors import ObjectiveError
+from fedsub.method.batches import Batches
+from fedsub.objective.problem import Problem
+from fedsub.round.engines.base import Filled, Plan, columns_to, template
+from fedsub.round.engines.probe import Usage, probe
+from fedsub.trees import Tree, take_rows
+
+_SMALL = 20_000_000  # values of a table that may be copied for a check
+
+
+class Columns(dict):
+    """A batch that remembers which columns were read."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name):
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name, default=None):
+        self.read.add(name)
+        return super().get(name, default)
+
+    def pop(self, name, *default):
+        self.read.add(name)
+        return super().pop(name, *default)
+
+    def setdefault(self, name, default=None):
+        self.read.add(name)
+        return super().setdefault(name, default)
+
+    def __iter__(self):
+        self.read.update(dict.keys(self))
+        return super().__iter__()
+
+    def items(self):
+        self.read.update(dict.keys(self))
+        return super().items()
+
+    def values(self):
+        self.read.update(dict.keys(self))
+        return super().values()
+
+
+def inspect(problem: Problem, params: Tree, client: int, batches: Batches) -> tuple[Plan, Usage]:
+    """Run the module on one client's submodel, watching what it reads, and compare with the full tables."""
+    device = next(iter(params.values())).device
+    filled = Filled(template(problem, device))
+    samples = batches.samples[0, 0][batches.weights[0, 0] > 0]
+    batch = _batch(problem, samples, device, local=True)
+    rows = {s.name: torch.from_numpy(s.rows_of(client).astype(np.int64)).to(device) for s in problem.spaces.values()}
+    own = {n: params[n] for n in problem.dense}
+    own = {n: take_rows(params[n], rows[s.name]) for n, s in problem.tables.items()} | own
+    with torch.random.fork_rng():
+        filled.fill({name: value.clone() for name, value in own.items()})
+        usage = probe(problem, filled.module, batch)
+        if not usage.whole:
+            _same_on_full_tables(
+                problem, params, own, rows, filled, batch, _batch(problem, samples, device, local=False)
+            )
+    columns = tuple(name for name in problem.clients.columns if name in batch.read)
+    plan = Plan(
+        columns, dropout=usage.dropout, sample_mask="sample_mask" in batch.read, random=usage.random is not None
+    )
+    return plan, usage
+
+
+def _batch(problem: Problem, samples: np.ndarray, device: torch.device, *, local: bool) -> Columns:
+    batch = Columns(columns_to(problem.clients.gather(samples, local=local), device))
+    batch["sample_mask"] = torch.ones(len(samples), device=device)
+    return batch
+
+
+def _same_on_full_tables(
+    problem: Problem, full_params: Tree, own: Tree, rows: dict[str, torch.Tensor], filled: Filled, local: Columns,
+    full: Columns,
+) -> None:  # fmt: skip
+    """Looking ids up must be all a module does with them: then a submodel gives the losses of the full model."""
+    torch.manual_seed(0)
+    own, params = dict(own), dict(full_params)
+    for name in problem.tables:
+        if params[name].numel() <= _SMALL:  # untrained tables are often zero, where every row looks alike
+            own[name] = own[name] + torch.rand_like(own[name])
+            params[name] = params[name].clone()
+            params[name][rows[problem.tables[name].name]] = own[name]
+    filled.module.eval()
+    losses = []
+    for values, batch in ((own, local), (own, local), (params, full)):
+        filled.fill(values)
+        torch.manual_seed(1)
+        try:
+            with torch.no_grad():
+                losses.append(problem.objective.loss(problem.objective.output(filled.module, batch), batch))
+        except Exception as err:
+            raise ObjectiveError(f"In eval mode the module or loss failed, with {type(err).__name__}: {err}.") from err
+    filled.module.train()
+    if not torch.equal(losses[0], losses[1]) and not losses[0].isnan().any():
+        raise ObjectiveError(
+            "In eval mode the module gives different losses for the same batch: it draws random numbers or changes "
+            "itself in forward, so results would depend on the order of clients."
+        )
+    if not torch.allclose(losses[0], losses[2], rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise ObjectiveError(
+            "The module gives other losses on a client's submodel than on the full tables: it uses the numbers of an "
+            "id column for more than looking rows up (arithmetic, one_hot, features). Read such a column also under "
+            "values=, which are left as they are."
+        )

@@ -1,0 +1,117 @@
+"""Clients in this process: the first transport, and the one of simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from fedsub import rng
+from fedsub.errors import NoUsableClient
+from fedsub.method.groups import Cohort
+from fedsub.round.client import ClientHalf
+from fedsub.round.engines.auto import Auto
+from fedsub.round.engines.base import Engine
+from fedsub.round.engines.workers import Workers
+from fedsub.round.layout import Asked, asked_of
+from fedsub.round.ledger import Ledger
+from fedsub.round.memory import ClientState
+from fedsub.round.messages import Kept, Uplink
+from fedsub.round.server import Opened
+from fedsub.round.transport import Answers
+
+
+def delivers(cohort: Cohort, lost: float, *, seed: int, round: int) -> np.ndarray:
+    """Which clients of a cohort deliver, if each is lost with a chance of ``lost``; bool [K]."""
+    if not lost:
+        return np.ones(len(cohort), bool)
+    return rng.uniform(cohort.words(seed, rng.LOSS, round)) >= lost
+
+
+class Here:
+    """All clients' data is at hand; their work is done in groups, by an engine and some threads."""
+
+    def __init__(
+        self, half: ClientHalf, engine: Engine | Auto, memory: ClientState, ledger: Ledger, *, workers: int = 1,
+        lost: float = 0.0, strict: bool = False,
+    ):  # fmt: skip
+        """``lost``: the chance that a client never delivers; ``strict``: one that refuses itself stops the run."""
+        self.half, self.engine, self.memory, self.ledger, self.lost = half, engine, memory, ledger, lost
+        self.strict = strict
+        # Torch's own generator belongs to the process: threads would draw from it in any order.
+        self.workers = Workers(1 if half.plan.random else workers)
+        self.tracking = True  # whether anybody will ask which entries of the memory moved
+        self._kept: list[tuple[Uplink, Kept]] = []
+
+    def rows(self, number: int, cohort: Cohort) -> dict[str, Asked]:
+        return asked_of(self.half.problem.spaces, cohort.clients)
+
+    def ask(self, opened: Opened) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        down = opened.downlink(slice(0, len(opened.cohort)))
+        answer = self.half.ask(down)
+        up = self.ledger.asked(opened.cohort, opened.asked) + self.ledger.up(answer, down.counts, probe=True)
+        return answer.seen["loss"], self.ledger.down(down.counts, len(down.who), probe=True), up
+
+    def exchange(self, opened: Opened) -> Answers:
+        down = self.ledger.down(_counts(opened, slice(None)), len(opened.cohort))
+        up = self.ledger.asked(opened.cohort, opened.asked)
+        stays = np.flatnonzero(delivers(opened.cohort, self.lost, seed=self.half.seed, round=opened.number))
+        if len(stays) < len(opened.cohort):
+            opened = opened.server.narrow(opened, stays)
+        sums, uplinks = opened.server.sums(opened.layout), []
+        for where, uplink, kept in self._train(opened) if len(stays) else ():
+            sums.add(uplink, where)
+            up[stays[where]] += self.ledger.up(uplink, _counts(opened, where))
+            uplinks.append(uplink)
+            if kept:
+                self._kept.append((uplink, kept))
+            if self.strict and uplink.refused.any():
+                ids = self.half.problem.clients.client_ids[uplink.who.clients[uplink.refused]]
+                raise NoUsableClient(
+                    f"Round {opened.number}: client {', '.join(map(str, ids[:5]))} found NaN or infinity in what it "
+                    "would send; lower lr."
+                )
+        refused = np.concatenate([np.zeros(0, bool), *[uplink.refused for uplink in uplinks]])
+        seen = {name: np.concatenate([u.seen[name] for u in uplinks]) for name in self.half.reports if uplinks}
+        return Answers(sums, opened.cohort, refused, seen, down, up)
+
+    def _train(self, opened: Opened) -> Iterator[tuple[slice, Uplink, Kept]]:
+        """(where in the cohort, uplink, what is kept) of every group, in cohort order."""
+        half, batches = self.half, self.half.draw(opened.cohort, opened.number)
+
+        def run(engine: Engine, where: slice) -> tuple[slice, Uplink, Kept]:
+            return where, *half.train(engine, opened.downlink(where), self.memory, batches.take(where))
+
+        def groups(engine: Engine) -> list[slice]:
+            return engine.split(batches, lambda where: half.example(opened.downlink(where)))
+
+        if isinstance(self.engine, Auto):
+            self.engine.settle(len(opened.cohort), groups, run)
+        engine = self.engine.chosen if isinstance(self.engine, Auto) else self.engine
+        assert engine is not None
+        return self.workers.map(lambda where: run(engine, where), groups(engine))
+
+    def accept(self, number: int, answers: Answers) -> None:
+        """Write what clients keep; only now, so that a client that takes part twice reads the same both times."""
+        for uplink, kept in self._kept:
+            keep(self.memory, uplink, kept, self.half, note=self.tracking)
+        self._kept = []
+
+
+def keep(memory: ClientState, uplink: Uplink, kept: Kept, half: ClientHalf, *, note: bool = True) -> None:
+    """Store what a group of clients keeps: of those that delivered, and of each its first draw."""
+    good = ~uplink.refused & (uplink.who.repeats == 0)
+    if not good.any():
+        return
+    at, tables = half.places(uplink.who.clients), half.problem.tables
+    for part, slots in kept.items():
+        for slot, tree in slots.items():
+            if not good.all():
+                which = {n: np.repeat(good, tables[n].counts[at]) if n in tables else good for n in tree}
+                tree = {n: value[torch.from_numpy(which[n]).to(value.device)] for n, value in tree.items()}
+            memory.write(f"{part}.{slot}", at[good], tree, note=note)
+
+
+def _counts(opened: Opened, where: slice) -> dict[str, np.ndarray]:
+    return {space: rows.counts[where] for space, rows in opened.layout.items()}

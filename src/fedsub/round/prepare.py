@@ -1,0 +1,94 @@
+"""From a method and a problem to rounds that can be played in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsub.method.parts import Personal
+from fedsub.method.slots import Algorithm, Method, Options, Prepared, Trains
+from fedsub.objective.population import Population
+from fedsub.objective.problem import Problem
+from fedsub.round.client import ClientHalf
+from fedsub.round.engines.auto import Auto
+from fedsub.round.engines.base import Engine, Plan
+from fedsub.round.engines.setup import choose
+from fedsub.round.here import Here
+from fedsub.round.ledger import Ledger, RoundReport
+from fedsub.round.memory import ClientState, origin_in
+from fedsub.round.predict import PersonalModel
+from fedsub.round.remembered import Remembered
+from fedsub.round.server import ServerHalf
+from fedsub.round.transport import play
+from fedsub.trees import Tree
+
+
+class Trainer(Trains):
+    """A server and clients in one process. ``scratch`` is a folder for what clients keep, if memory is too small."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        method: Method,
+        params: Tree,
+        engine: Engine | Auto,
+        plan: Plan,
+        *,
+        seed: int = 0,
+        lost: float = 0.0,
+        workers: int = 1,
+        on_bad_update: str = "skip",
+        scratch: Path | None = None,
+    ):
+        self.problem, self.method, self.params, self.engine = problem, method, params, engine
+        population = Population.of(problem)
+        self.server = ServerHalf(method, population, params, seed=seed)
+        self.memory = ClientState.of(method.parts, problem, params, scratch)
+        self.memory.fill(method.parts, origin_in(problem, params, seed))
+        half = ClientHalf(problem, method, plan, seed, self.server.sampler.reports)
+        ledger = Ledger(self.server.schema, len(population), population.rows, pooled=method.pooled)
+        self.here = Here(half, engine, self.memory, ledger, workers=workers, lost=lost, strict=on_bad_update == "raise")
+        self.state = _Both(self.server, self.here)
+
+    def round(self, number: int) -> RoundReport:
+        return play(self.server, self.here, number)
+
+    def model(self, number: int) -> Tree | PersonalModel:
+        shared, names = self.server.model(number), self.server.schema.private
+        return PersonalModel(shared, self.memory, Personal.slot, names) if names else shared
+
+    def settle(self, number: int) -> None:
+        self.server.settle(number)
+
+
+class _Both(Remembered):
+    """What both halves remember, for a checkpoint of the simulation."""
+
+    def __init__(self, server: ServerHalf, here: Here):
+        self._server, self._here = server, here
+        tables = {name: value for name, (value, _) in server.tables().items()}
+        moved = dict(server.moved) | {name: server.moved[table] for name, (_, table) in server.tables().items()}
+        tables |= {f"client/{name}": value for name, value in here.memory.tensors.items()}
+        moved |= {f"client/{name}": one for name, one in here.memory.moved.items()}
+        super().__init__(server.small(), tables, moved, all_rows=server.rule.whole_tables)
+
+    @property
+    def tracking(self) -> bool:
+        return self._server.tracking
+
+    @tracking.setter
+    def tracking(self, on: bool) -> None:
+        self._server.tracking = self._here.tracking = on
+
+
+def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options) -> Prepared:
+    """Fit a method to a problem: compositions of slots here, others as they say themselves."""
+    if not isinstance(method, Method):
+        return method.prepare(problem, params, options)
+    choice = choose(
+        problem, method, params, engine=options.engine, chunk=options.chunk, compile=options.compile, seed=options.seed
+    )
+    trainer = Trainer(
+        problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
+        workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch,
+    )  # fmt: skip
+    return Prepared(trainer, choice.reason, choice.plan.columns, choice.fallback)

@@ -1,0 +1,205 @@
+"""The server's half of a round: it owns parameters, server state and the sampler's memory.
+
+It sees neither data nor what clients keep. Of the clients it knows their `Population`, and in a round which rows they
+ask for and what comes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fedsub.errors import NoUsableClient
+from fedsub.method.groups import Cohort
+from fedsub.method.patterns import check_patterns
+from fedsub.method.slots import Method, Probe
+from fedsub.objective.population import Population
+from fedsub.round.layout import Asked, Layout, Layouts
+from fedsub.round.messages import MODEL, UPDATE, Downlink
+from fedsub.round.remembered import Moved
+from fedsub.round.schema import Schema
+from fedsub.round.sums import Sums
+from fedsub.trees import Tree, put_rows, take_rows
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A round whose clients have named their rows, which are up to date and ready to be sent."""
+
+    server: ServerHalf
+    number: int
+    cohort: Cohort
+    asked: dict[str, Asked]
+    layout: Layout
+    probe: str = ""
+
+    def downlink(self, where: slice) -> Downlink:
+        """What some clients of the cohort are sent."""
+        return self.server.downlink(self, where)
+
+
+class ServerHalf:
+    """``params`` is the shared model, which rounds change in place."""
+
+    def __init__(self, method: Method, population: Population, params: Tree, *, seed: int = 0):
+        self.method, self.population, self.params, self.seed = method, population, params, seed
+        device = next(iter(params.values())).device
+        check_patterns(method.local.groups, population.names, type(method.local).__name__)
+        self.average = method.average.bind(population, device)
+        self.sampler = method.sampler.bind(population.sizes)
+        self.rule = method.server.fitted(method.sampler.share(len(population)))
+        self.state: Tree = self.rule.init(params, population.tables)
+        self.slots: dict[str, dict[str, Tree]] = {
+            part.key: {slot: {n: torch.zeros_like(p) for n, p in params.items()} for slot in part.server_slots}
+            for part in method.parts
+        }
+        self.skipped = torch.zeros((), dtype=torch.int64)  # rounds in which nobody took part
+        self.schema = Schema(method.parts, params, population.tables, self.sampler.reports)
+        self.lay_out = Layouts({s: population.rows[s] for s in dict.fromkeys(population.tables.values())}, device)
+        self.moved = {name: Moved(len(params[name])) for name in population.tables}
+        self.tracking = True  # whether anybody will ask which rows moved
+        self._settled = 0  # the last round after which every row was up to date
+
+    def choose(self, number: int, ask: Probe) -> Cohort:
+        """Who takes part; the sampler may ask clients for their loss."""
+        cohort = self.sampler.select(number, self.seed, ask)
+        if not len(cohort):
+            if not self.sampler.may_be_empty:
+                raise NoUsableClient(f"Round {number}: the sampler {self.method.sampler} chose nobody.")
+            self.skipped.add_(1)
+        return cohort
+
+    def open(self, number: int, cohort: Cohort, asked: dict[str, Asked], probe: str = "") -> Opened:
+        """Lay out the rows that are asked for and bring them to the end of the round before this one."""
+        opened = self._opened(number, cohort, asked, probe)
+        if self.rule.lazy:
+            union = {table: opened.layout[space].union for table, space in self.population.tables.items()}
+            self.rule.catch_up(self.params, union, self.state, self._time(number) - 1)
+            self._note(opened.layout)
+        return opened
+
+    def narrow(self, opened: Opened, which: np.ndarray) -> Opened:
+        """The same round with some of its clients only."""
+        asked = {space: one.take(which) for space, one in opened.asked.items()}
+        return self._opened(opened.number, opened.cohort.take(which), asked, opened.probe)
+
+    def _opened(self, number: int, cohort: Cohort, asked: dict[str, Asked], probe: str) -> Opened:
+        return Opened(self, number, cohort, asked, self.lay_out(asked), probe)
+
+    def downlink(self, opened: Opened, where: slice) -> Downlink:
+        """What some clients of an opened round are sent."""
+        layout = opened.layout
+        trees = {MODEL: self._rows(self.params, layout, where)}
+        for part in self.method.parts if not opened.probe else ():
+            for slot in part.sent_slots:
+                trees[f"{part.key}.{slot}"] = self._rows(self.slots[part.key][slot], layout, where)
+        counts = {space: rows.counts[where] for space, rows in layout.items()}
+        who = opened.cohort.take(np.arange(where.start, where.stop))
+        return Downlink(opened.number, who, counts, trees, opened.probe)
+
+    def _rows(self, whole: Tree, layout: Layout, where: slice) -> Tree:
+        """What some clients hold of a tree like the model; dense parameters are the same for all."""
+        out: Tree = {}
+        for name in self.schema.shared:
+            space = self.population.tables.get(name)
+            if space is None:
+                out[name] = whole[name]
+            else:
+                rows = layout[space]
+                out[name] = take_rows(whole[name], rows.rows[rows.places(where)])
+        return out
+
+    def sums(self, layout: Layout) -> Sums:
+        """Where uplinks of the clients of a layout are added."""
+        held = self.method.average.needs_held
+        return Sums(self.params, self.population.tables, layout, self.schema.trees(), held=held)
+
+    def close(self, number: int, invited: int, sums: Sums) -> None:
+        """Means, parts (last one first), and the server's step."""
+        if not sums.count:
+            raise NoUsableClient(
+                f"Round {number}: of {invited} clients none delivered: they were lost, or found NaN or infinity in "
+                "what they would send. Lower lr, sample more clients per round, or look at these clients' data."
+            )
+        total = sums.total()
+        total = replace(total, share=self.average.share(total))
+        mean = {tree: self.average(sums.total(tree) if tree != UPDATE else total) for tree in sums.trees}
+        for part in reversed(self.method.parts):
+            slots = {slot: self._of(tree, total.rows) for slot, tree in self.slots[part.key].items()}
+            part.combine(mean, total, slots, number)
+            for slot, tree in slots.items():
+                self._put(self.slots[part.key][slot], tree, total.rows)
+        for part in self.method.parts:
+            part.limit(mean[UPDATE], total)
+        if mean[UPDATE]:  # else everything is private
+            # The rows are up to date: they have just been sent.
+            self.rule.advance(self.params, mean[UPDATE], total.rows, self.state, self._time(number))
+            self._note(sums.layout)
+
+    def _of(self, whole: Tree, rows: dict[str, torch.Tensor]) -> Tree:
+        return {n: take_rows(v, rows[n]) if n in rows else v for n, v in whole.items()}
+
+    def _put(self, whole: Tree, some: Tree, rows: dict[str, torch.Tensor]) -> None:
+        for name, value in some.items():
+            if name in rows:
+                put_rows(whole[name], rows[name], value)
+            elif value is not whole[name]:
+                whole[name].copy_(value)
+
+    def observe(self, number: int, clients: np.ndarray, seen: dict[str, np.ndarray]) -> None:
+        """Tell the sampler what it asked to hear of the clients that delivered."""
+        if self.sampler.reports:
+            nothing = np.full(len(clients), np.nan)
+            self.sampler.observe(number, clients, seen.get("loss", nothing), seen.get("deviation", nothing))
+
+    def model(self, number: int) -> Tree:
+        """The parameters after round ``number``, for reading: a copy if rows must be brought up to date first."""
+        if not self.rule.lazy or number == self._settled:
+            return self.params
+        tables = self.population.tables
+        params = {name: p.clone() if name in tables else p for name, p in self.params.items()}
+        self.rule.catch_up(params, None, {n: v.clone() for n, v in self.state.items()}, self._time(number))
+        return params
+
+    def settle(self, number: int) -> None:
+        """Bring every row up to date in place, at the end of training."""
+        if self.rule.lazy:
+            self.rule.catch_up(self.params, None, self.state, self._time(number))
+            self._settled = number
+
+    def _time(self, number: int) -> int:
+        """The server's own count of rounds: those in which nobody took part leave everything as it is."""
+        return number - int(self.skipped)
+
+    def _note(self, layout: Layout) -> None:
+        """The rows of a layout have moved, and with them what server and parts keep of them."""
+        if self.tracking:
+            for table, space in self.population.tables.items():
+                self.moved[table].add(layout[space].union)
+
+    # Checkpoints
+
+    def small(self) -> Tree:
+        """What is saved whole."""
+        sampler = {f"sampler/{name}": torch.from_numpy(value) for name, value in self.sampler.state.items()}
+        small = {name: value for name, (value, table) in self._kept().items() if table is None}
+        return small | sampler | {"rounds/skipped": self.skipped}
+
+    def tables(self) -> dict[str, tuple[torch.Tensor, str]]:
+        """What is saved by moved rows, and the table whose rows each shares."""
+        return {name: (value, table) for name, (value, table) in self._kept().items() if table is not None}
+
+    def _kept(self) -> dict[str, tuple[torch.Tensor, str | None]]:
+        out: dict[str, tuple[torch.Tensor, str | None]] = {}
+        tables, rows = self.population.tables, self.population.rows
+        for name, value in self.state.items():
+            table = name.partition("/")[2]
+            by_row = table in tables and value.ndim > 0 and len(value) >= rows[tables[table]]
+            out[f"server/{name}"] = value, table if by_row else None
+        for part, slots in self.slots.items():
+            for slot, tree in slots.items():
+                for name, value in tree.items():
+                    out[f"part/{part}.{slot}/{name}"] = value, name if name in tables else None
+        return out

@@ -44,6 +44,10 @@ RAW_RANDOM = {
 }
 
 
+# Lookups that are not redirected to the arena.
+OTHER_LOOKUPS = {torch.embedding, torch.gather, Tensor.gather}
+
+
 class Rewrite(TorchFunctionMode):
     """``tables``: [(arena, offset of this client)]; ``key``: this step's random word, or None if unused."""
 
@@ -75,6 +79,8 @@ class Rewrite(TorchFunctionMode):
             if dim != 0:
                 raise NotBatchable("index_select along columns of a table")
             return torch.embedding(args[0], index + self._offset(args[0]))
+        if func in OTHER_LOOKUPS and any(self._offset(a) is not None for a in (*args, *kwargs.values())):
+            raise NotBatchable(f"a lookup by {func.__name__}; table[ids] or nn.Embedding can be batched")
         if func in RECURRENT:
             return self._recurrent(RECURRENT[func], *args)
         if func is torch.lstm_cell:

@@ -264,8 +264,8 @@ def _refuse(usage: Usage) -> None:
     if usage.whole:
         table, how = next(iter(usage.whole.items()))
         raise NotBatchable(
-            f"the table {table!r} is used whole (by {how}), not only looked up; a client sees just its own rows of it. "
-            "If the model needs all rows, leave the table out of tables"
+            f"the table {table!r} is used whole (by {how}), as Objective(whole=…) allows; a client sees just its own "
+            "rows of it"
         )
     if usage.random:
         raise NotBatchable(f"it draws random numbers with {usage.random}; only dropout can be drawn per client")

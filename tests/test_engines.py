@@ -572,6 +572,24 @@ def test_mixing_is_fine_when_no_batch_is_short() -> None:
     assert_rounds_agree(method, objective(Centred), clients, rounds=2, update=2e-4, whole=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("settings", "left_out"),
+    [
+        ({}, ""),
+        ({"solver": "adam"}, " (compared with SGD in place of Adam)"),
+        ({"codec": "int8"}, " (compared without Int8)"),
+        ({"codec": "int8", "solver": "adam"}, " (compared without Int8 and with SGD in place of Adam)"),
+    ],
+)
+def test_the_sentence_says_what_was_left_out_of_the_comparison(settings, left_out: str) -> None:
+    clients = item_data()
+    method = fs.methods.fedsubavg(lr=0.3, local_steps=2, batch_size=3, clients_per_round=4, **settings)
+    _, _, choice = choice_for(method, bag(clients), clients, "batched")
+    assert choice.reason == f"engine batched: agrees with serial on two clients{left_out}"
+    _, _, choice = choice_for(method, bag(clients), clients, "auto")
+    assert choice.reason == f"batched agrees with serial on two clients{left_out}; timing both"
+
+
 def test_auto_says_what_it_measured() -> None:
     result = fs.run(methods()["short batches"], bag(item_data()), item_data(), rounds=1, engine="auto")
     assert result.engine in ("batched", "serial")

@@ -10,6 +10,7 @@ clients share nothing, the gradient of the sum of their losses is each client's 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +38,7 @@ from fedsub.round.engines.base import (
 from fedsub.round.engines.compiled import CompiledSteps
 from fedsub.round.engines.trace import Traced, trace
 from fedsub.round.sums import places_of
+from fedsub.torch_private import reason, untested
 from fedsub.trees import Tree, take_rows
 
 # What the operations of one step may write in all before the chunk falls out of the last-level cache (measured).
@@ -109,10 +111,8 @@ class Batched:
             words += torch.from_numpy(np.ascontiguousarray(keys[where, : len(words)].T)).to(words.device)
         work = make_work(job, problem.names, sent, group, packed.who)
         load_state(problem, job, work, packed.who, {s: places_of(rows, where) for s, rows in job.rows.items()})
-        if self.compile and same:
-            params, losses = self._compiled_steps(job, where, packed, words)
-        else:
-            params, losses = self._eager_steps(job, where, packed, words, work, None if same else steps)
+        done = self._compiled_if_possible(job, where, packed, words) if self.compile and same else None
+        params, losses = done or self._eager_steps(job, where, packed, words, work, None if same else steps)
         count = where.stop - where.start
         deltas: Tree = {name: params[name] - sent[name] for name in problem.names}
         finite = np.ones(count, bool)
@@ -156,6 +156,17 @@ class Batched:
         # A running sum adds in order; sum(2) would add in another order for another chunk size.
         weighted = (torch.stack(losses) * packed.weights).double()
         return params, weighted.cumsum(2)[:, :, -1]
+
+    def _compiled_if_possible(self, job: Job, where: slice, packed: Packed, words: Tensor):
+        """All local steps compiled; None, from now on, if a torch that was never tested fails to."""
+        try:
+            return self._compiled_steps(job, where, packed, words)
+        except Exception as err:
+            if not untested():
+                raise
+            self.compile = False
+            warnings.warn(f"compile=True has no effect, for torch.compile failed: {reason(err)}.", stacklevel=2)
+            return None
 
     def _compiled_steps(self, job: Job, where: slice, packed: Packed, words: Tensor):
         names, total = self.problem.names, len(packed.weights)

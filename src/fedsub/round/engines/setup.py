@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fedsub.errors import ConfigError, ObjectiveError
+from fedsub.errors import ConfigError, FedsubError, ObjectiveError
 from fedsub.method.batches import Batches, draw
 from fedsub.method.groups import Cohort
 from fedsub.method.local import Adam
@@ -22,6 +22,7 @@ from fedsub.round.engines.probe import Usage, probe
 from fedsub.round.engines.recurrent import NotBatchable
 from fedsub.round.engines.serial import Serial, submodel
 from fedsub.round.sums import CohortRows
+from fedsub.torch_private import reason, untested
 from fedsub.trees import Tree
 
 ENGINES = ("auto", "batched", "serial")
@@ -91,7 +92,7 @@ def choose(
         raise ConfigError(f"engine must be one of {', '.join(ENGINES)}; got {engine!r}.")
     if compile and (slot := impure(method)):
         raise ConfigError(f"compile=True cannot be used with {slot}, whose steps depend on the round; leave it out.")
-    job = _two_clients(problem, method, params, seed)
+    job, left_out = _two_clients(problem, method, params, seed)
     plan, usage = inspect(problem, job)
     serial = Serial(problem, plan, workers=workers)
     if method.pooled:
@@ -101,13 +102,19 @@ def choose(
     try:
         _refuse(usage)
         batched = Batched(problem, plan, chunk=chunk, workers=workers)
-        _agree(list(serial.map(job)), list(batched.map(job)), problem)
+        _agree(list(serial.map(job)), _replayed(batched, job), problem)
         batched.compile = compile  # only now: two clients are not worth a compilation
     except NotBatchable as why:
         return Choice(serial, f"engine serial, because clients cannot be batched: {why}", plan.columns, True)
+    agrees = f"agrees with serial on two clients{_besides(left_out)}"
     if engine == "batched":
-        return Choice(batched, "engine batched: agrees with serial on two clients", plan.columns)
-    return Choice(Auto(serial, batched), "batched agrees with serial on two clients; timing both", plan.columns)
+        return Choice(batched, f"engine batched: {agrees}", plan.columns)
+    return Choice(Auto(serial, batched), f"batched {agrees}; timing both", plan.columns)
+
+
+def _besides(left_out: tuple[str, ...]) -> str:
+    """What the comparison did not cover, for the sentence that says that the engines agree."""
+    return f" (compared {' and '.join(left_out)})" if left_out else ""
 
 
 def inspect(problem: Problem, job: Job) -> tuple[Plan, Usage]:
@@ -222,16 +229,19 @@ def _cut(batches: Batches, who: slice, steps: slice) -> Batches:
     return Batches(samples, batches.weights[who, steps], np.minimum(batches.steps[who], samples.shape[1]))
 
 
-def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> Job:
+def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> tuple[Job, tuple[str, ...]]:
     """A small job that covers the awkward case: the client with least data beside a typical one.
 
     Parts that keep state are left out, for there is none yet, and so are codecs and solvers such as Adam, which turn
-    a rounding error into another sign.
+    a rounding error into another sign. Also returned: what was left out, in words that follow "compared".
     """
+    left_out: tuple[str, ...] = ()
     plain = tuple(p for p in method.parts if not (p.client_slots or p.server_slots or p.codec))
     if plain != method.parts:
+        left_out += (f"without {', '.join(type(p).__name__ for p in method.parts if p not in plain)}",)
         method = replace(method, parts=plain)
     if isinstance(method.local, Adam):
+        left_out += ("with SGD in place of Adam",)
         method = replace(method, local=method.local.as_sgd())
     sizes = problem.clients.sizes
     least, other = int(np.argmin(sizes)), int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
@@ -245,7 +255,7 @@ def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> J
     size = method.local.batch_size or int(sizes.max())
     if (sizes % size).any():
         _shorten(batches)
-    return Job(method, params, cohort, rows, batches, 0, seed)
+    return Job(method, params, cohort, rows, batches, 0, seed), left_out
 
 
 def _shorten(batches: Batches) -> None:
@@ -271,6 +281,16 @@ def _refuse(usage: Usage) -> None:
         raise NotBatchable(f"it draws random numbers with {usage.random}; only dropout can be drawn per client")
     if usage.scalar_loss:
         raise NotBatchable("the loss returns one number for the batch; return one value per sample")
+
+
+def _replayed(batched: Batched, job: Job) -> list[Delivery]:
+    """What the traced step gives; on a torch that was never tested it may fail in any way."""
+    try:
+        return list(batched.map(job))
+    except Exception as err:
+        if isinstance(err, NotBatchable | FedsubError) or not untested():
+            raise
+        raise NotBatchable(reason(err)) from err
 
 
 def _agree(serial: list[Delivery], batched: list[Delivery], problem: Problem) -> None:

@@ -486,8 +486,6 @@ class Centred(Base):
 
 
 FALLBACKS = {
-    "tied": (Tied, "used whole (by linear)"),
-    "penalty": (Penalty, "used whole (by pow)"),
     "noise": (Noisy, "draws random numbers with rand"),
     "packed": (Packed, ""),
     "branch": (Branch, ""),
@@ -508,6 +506,42 @@ def test_what_cannot_be_batched_runs_serially_and_says_why(kind: str, engine: st
     assert all(torch.isfinite(p).all() for p in result.params.values())
     same = fs.run(methods()["short batches"], objective(module), DATA, rounds=2, engine="serial")
     assert equal(result.params, same.params)
+
+
+@pytest.mark.parametrize(("module", "how"), [(Tied, "linear"), (Penalty, "pow")])
+def test_a_table_used_whole_is_refused_unless_that_is_meant(module, how: str) -> None:
+    goal = objective(module)
+    refused(goal, words=f"'items.weight' is used whole (by {how})")
+    meant = replace(goal, whole=("items.weight",))
+    found = [fs.run(methods()["short batches"], meant, DATA, rounds=2, engine=e) for e in ("auto", "batched", "serial")]
+    for result in found:
+        assert result.engine == "serial"
+        assert equal(result.params, found[-1].params)
+    for result in found[:2]:
+        assert any(f"used whole (by {how})" in e for e in result.events)
+
+
+class Gathered(Base):
+    def forward(self, batch):
+        ids = batch["slot"].reshape(-1, 1)
+        return super().forward(batch) + self.slots.weight.gather(0, ids).squeeze(-1)
+
+
+class ByColumn(Base):
+    def forward(self, batch):
+        return super().forward(batch) + self.items.weight[batch["item"], 2]
+
+
+class Raw(Base):
+    def forward(self, batch):
+        return super().forward(batch) + torch.embedding(self.slots.weight, batch["slot"]).squeeze(-1)
+
+
+@pytest.mark.parametrize("module", [Gathered, ByColumn, Raw])
+def test_other_lookups_are_no_use_of_the_whole_table(module) -> None:
+    result = fs.run(methods()["short batches"], objective(module), DATA, rounds=2, engine="auto")
+    (sentence,) = [e for e in result.events if e.startswith("engine serial, because")]
+    assert "lookup by" in sentence or "other than by a tensor of ids" in sentence
 
 
 def test_a_scalar_loss_falls_back() -> None:
@@ -536,6 +570,24 @@ def test_mixing_is_fine_when_no_batch_is_short() -> None:
     clients = click_data((8, 8, 4, 12, 8))
     method = fs.methods.fedavg(lr=0.3, local_steps=5, batch_size=4, clients_per_round=3)
     assert_rounds_agree(method, objective(Centred), clients, rounds=2, update=2e-4, whole=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "left_out"),
+    [
+        ({}, ""),
+        ({"solver": "adam"}, " (compared with SGD in place of Adam)"),
+        ({"codec": "int8"}, " (compared without Int8)"),
+        ({"codec": "int8", "solver": "adam"}, " (compared without Int8 and with SGD in place of Adam)"),
+    ],
+)
+def test_the_sentence_says_what_was_left_out_of_the_comparison(settings, left_out: str) -> None:
+    clients = item_data()
+    method = fs.methods.fedsubavg(lr=0.3, local_steps=2, batch_size=3, clients_per_round=4, **settings)
+    _, _, choice = choice_for(method, bag(clients), clients, "batched")
+    assert choice.reason == f"engine batched: agrees with serial on two clients{left_out}"
+    _, _, choice = choice_for(method, bag(clients), clients, "auto")
+    assert choice.reason == f"batched agrees with serial on two clients{left_out}; timing both"
 
 
 def test_auto_says_what_it_measured() -> None:

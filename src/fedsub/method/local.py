@@ -14,6 +14,7 @@ from fedsub.method.clipping import clip
 from fedsub.method.patterns import Groups, check_groups, matching, setting
 from fedsub.method.schedules import Schedule
 from fedsub.method.slots import Work
+from fedsub.torch_private import foreach_add_, foreach_copy_, foreach_mul_, foreach_zero_, fused_adam_
 from fedsub.trees import Tree
 
 # Adam's tensors are as long as a multiple of this: torch rounds values that do not fill a vector register unlike the
@@ -97,7 +98,7 @@ class _Solver:
         if work.active is not None:
             directions = {k: d * work.group.spread(work.active.to(d.dtype), k, d) for k, d in directions.items()}
         if not work.scales:
-            torch._foreach_add_(list(params.values()), list(directions.values()), alpha=-work.lr * factor)
+            foreach_add_(list(params.values()), list(directions.values()), alpha=-work.lr * factor)
             return
         for name, direction in directions.items():
             params[name].add_(direction, alpha=-work.rate(name) * factor)
@@ -137,8 +138,8 @@ class SGD(_Solver):
             grads = self._clipped_and_decayed(params, grads, work)
         if self.momentum:
             buffers = list(state.values())
-            torch._foreach_mul_(buffers, self.momentum)
-            torch._foreach_add_(buffers, list(grads.values()))
+            foreach_mul_(buffers, self.momentum)
+            foreach_add_(buffers, list(grads.values()))
             grads = state
         self._move(params, grads, work)
 
@@ -178,11 +179,11 @@ class Adam(_Solver):
     def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
         grads = self._clipped_and_decayed(params, grads, work)
         gradients, directions, means, squares, given, taken, count = state
-        torch._foreach_copy_(given, list(grads.values()))
-        torch._foreach_zero_(directions)
+        foreach_copy_(given, list(grads.values()))
+        foreach_zero_(directions)
         count.fill_(work.step + 1)
         # From zero and at rate 1, what torch's one pass leaves is minus Adam's direction.
-        torch._fused_adam_(
+        fused_adam_(
             directions, gradients, means, squares, [], [count] * len(means),
             lr=1.0, beta1=self.beta1, beta2=self.beta2, eps=self.eps, weight_decay=0.0, amsgrad=False, maximize=False,
         )  # fmt: skip

@@ -24,6 +24,10 @@ class Objective:
     ``requires_grad=False`` are constants that never travel. Id columns that no table uses are refused, unless they
     stand in ``unused``.
 
+    A client trains on its own rows of a table, so a table may only be looked up: one that the module uses whole
+    (weight tying, a penalty on all rows) is refused. ``whole`` names tables for which the client's own rows are
+    meant where the module says all: training and evaluation then differ in that, and clients are not batched.
+
     ``l2`` adds (l2/2)‖x‖² to what every client minimises, over all trained parameters it holds: its own rows of the
     tables and the dense ones. So l2 is a modulus of strong convexity of convex losses, whatever the method.
     Reported losses are without it.
@@ -37,6 +41,7 @@ class Objective:
     inputs: Sequence[str] | None = None
     unused: Sequence[str] = ()
     l2: float = 0.0
+    whole: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
@@ -47,6 +52,15 @@ class Objective:
             raise ObjectiveError(f"tables must map parameter names to columns, got {self.tables!r}.")
         if not isinstance(self.l2, int | float) or isinstance(self.l2, bool) or not 0 <= self.l2 < math.inf:
             raise ObjectiveError(f"l2 must be a finite number, 0 or more, got {self.l2!r}.")
+        if isinstance(self.whole, str) or not isinstance(self.whole, Sequence):
+            raise ObjectiveError(
+                f"whole must be a tuple of names of tables, like ('items.weight',); got {self.whole!r}."
+            )
+        for name in self.whole:
+            if name not in self.tables:
+                raise ObjectiveError(
+                    f"whole names {name!r}, which tables does not declare; {nearest(str(name), self.tables)}"
+                )
         params = dict(self.module.named_parameters())
         for name, p in params.items():
             if isinstance(p, nn.parameter.UninitializedParameter) or p.is_meta:

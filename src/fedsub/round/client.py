@@ -158,12 +158,11 @@ class ClientHalf:
         if work.group.stacked:
             return work.client
         tables = self.problem.tables
-        return {
-            part: {
-                slot: {n: v if n in tables else v.unsqueeze(0) for n, v in tree.items()} for slot, tree in slots.items()
-            }
-            for part, slots in work.client.items()
-        }
+
+        def stacked(tree: Tree) -> Tree:
+            return {name: value if name in tables else value.unsqueeze(0) for name, value in tree.items()}
+
+        return {part: {slot: stacked(tree) for slot, tree in slots.items()} for part, slots in work.client.items()}
 
     def _uplink(
         self, down: Downlink, message: Message, losses: np.ndarray, steps: np.ndarray, good: np.ndarray, stacked: bool

@@ -96,11 +96,9 @@ class Schema:
         return out
 
 
-def expected(
-    fields: Sequence[Field], counts: Mapping[str, int]
-) -> dict[str, tuple[torch.dtype, tuple[int | None, ...]]]:
+def expected(fields: Sequence[Field], counts: Mapping[str, int]) -> wire.Expected:
     """Types and shapes of one client's fields, for `wire.check`."""
-    out: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {}
+    out: wire.Expected = {}
     for field in fields:
         shape = tuple(None if size < 0 else size for size in field.shape)
         out[field.name] = field.dtype, shape if field.space is None else (counts[field.space], *shape)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -35,6 +35,7 @@ TYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 )  # fmt: skip
+Expected = dict[str, tuple[torch.dtype, tuple[int | None, ...]]]  # types and shapes; None stands for any length
 _CODES = {dtype: code for code, dtype in enumerate(TYPES)}
 
 
@@ -140,11 +141,8 @@ def _tensor(data: bytes, at: int, dtype: torch.dtype, shape: tuple[int, ...], si
     return raw.view(dtype).reshape(shape)
 
 
-def check(message: Envelope, expected: Mapping[str, tuple[torch.dtype, tuple[int | None, ...]]], **head: int) -> None:
-    """Refuse a message that is not what was waited for: its head, its tensors, their types and shapes.
-
-    None in a shape stands for any length.
-    """
+def check(message: Envelope, expected: Expected, **head: int) -> None:
+    """Refuse a message that is not what was waited for: its head, its tensors, their types and shapes."""
     for name, wanted in head.items():
         if (seen := getattr(message, name)) != wanted:
             raise WireError(f"Expected a message of {name} {wanted}, got one of {name} {seen}; it is left out.")

@@ -145,6 +145,7 @@ def run_config(
         "inputs": list(objective.inputs) if objective.inputs is not None else None,
         "loss": describe(objective.loss),
         **({"l2": objective.l2} if objective.l2 else {}),
+        **({"whole": sorted(objective.whole)} if objective.whole else {}),
         "constants": _constants(objective),
         "target": str(Target.parse(target)) if target is not None else None,
         "stop_at_target": stop_at_target,

@@ -17,6 +17,7 @@ from fedsub.method.slots import Work
 from fedsub.objective.losses import Batch
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
+from fedsub.torch_private import foreach_add_, foreach_mul_
 from fedsub.trees import Tree
 
 
@@ -68,8 +69,8 @@ def mean_gradient(params: Tree, at: Tree, steps: Sequence[Callable[[], Tree]]) -
         value.copy_(at[name])
     mean = steps[0]()
     for step in steps[1:]:
-        torch._foreach_add_(list(mean.values()), list(step().values()))
-    torch._foreach_mul_(list(mean.values()), 1.0 / len(steps))
+        foreach_add_(list(mean.values()), list(step().values()))
+    foreach_mul_(list(mean.values()), 1.0 / len(steps))
     for name, value in params.items():
         value.copy_(own[name])
     return mean
@@ -96,9 +97,8 @@ class Filled:
         names = {id(p): name for name, p in module.named_parameters()}
         self._places: dict[str, list[tuple[nn.Module, str]]] = {}
         for owner in module.modules():
-            for attribute, p in owner._parameters.items():
-                if p is not None:
-                    self._places.setdefault(names[id(p)], []).append((owner, attribute))
+            for attribute, p in owner.named_parameters(recurse=False, remove_duplicate=False):
+                self._places.setdefault(names[id(p)], []).append((owner, attribute))
 
     def losses(self, objective: Objective, data: Batch, real: Tensor) -> tuple[Tensor, Tensor]:
         """(losses [B], output) of the submodel that it holds; ``real`` [B] is 1 for samples that are not padding."""

@@ -10,6 +10,7 @@ clients share nothing, the gradient of the sum of their losses is each client's 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -25,6 +26,7 @@ from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Engine, Plan, Sent, columns_to, first_steps, template
 from fedsub.round.engines.compiled import CompiledSteps
 from fedsub.round.engines.trace import Traced, trace
+from fedsub.torch_private import reason, untested
 from fedsub.trees import Tree
 
 # What the operations of one step may write in all before the chunk falls out of the last-level cache (measured).
@@ -92,10 +94,8 @@ class Batched(Engine):
             words += torch.from_numpy(np.ascontiguousarray(keys[:, : len(words)].T)).to(device)
         by_table = {name: torch.cumsum(n, 0) - n for name, n in work.group.counts.items()}
         offsets = [by_table[name] for name in self.problem.tables]  # first arena row of each client, int64 [c]
-        if self.compile and same:
-            params, losses = self._compiled_steps(work, packed, offsets, words)
-        else:
-            params, losses = self._eager_steps(work, packed, offsets, words, steps, same)
+        done = self._compiled_if_possible(work, packed, offsets, words) if self.compile and same else None
+        params, losses = done or self._eager_steps(work, packed, offsets, words, steps, same)
         return params, losses.cpu().numpy()
 
     def _eager_steps(
@@ -126,6 +126,19 @@ class Batched(Engine):
         # A running sum adds in order; sum(2) would add in another order for another chunk size.
         weighted = (torch.stack(losses) * packed.weights).double()
         return params, weighted.cumsum(2)[:, :, -1]
+
+    def _compiled_if_possible(
+        self, work: Work, packed: Packed, offsets: list[Tensor], words: Tensor
+    ) -> tuple[Tree, Tensor] | None:
+        """All local steps compiled; None, from now on, if a torch that was never tested fails to."""
+        try:
+            return self._compiled_steps(work, packed, offsets, words)
+        except Exception as err:
+            if not untested():
+                raise
+            self.compile = False
+            warnings.warn(f"compile=True has no effect, for torch.compile failed: {reason(err)}.", stacklevel=2)
+            return None
 
     def _compiled_steps(self, work: Work, packed: Packed, offsets: list[Tensor], words: Tensor) -> tuple[Tree, Tensor]:
         names, total = self.problem.names, len(packed.weights)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,18 +10,13 @@ from torch import Tensor
 from fedsub.method.groups import Group
 from fedsub.method.slots import Method, Part, Work
 from fedsub.round.engines.trace import Traced
+from fedsub.torch_private import compiled, vary_rows
 from fedsub.trees import Tree
 
 # Compile time grows with the number of operations; unrolling a few steps of a small model removes most of
 # the cost of calling compiled code.
 MOST_OPERATIONS = 340
-NARROW = 16  # values of a vector register
-
-# What torch.compile would ask before every call though it cannot have changed: constants and code of fedsub.
-_FIXED = {
-    "BUILTIN_MATCH", "CLASS_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "MODULE_MATCH", "NOT_PRESENT_IN_GENERIC_DICT",
-    "TYPE_MATCH",
-}  # fmt: skip
+NARROW = 16  # values of a vector register; vectors that are never full take longer than single values
 
 
 def impure(method: Method) -> str | None:
@@ -40,22 +34,6 @@ def _adds_gradients(method: Method) -> bool:
     return not any(_acts_in_steps(part) for part in method.parts) and getattr(method.local, "linear", False)
 
 
-def _about_inputs(entries) -> list[bool]:
-    """Check before each call what can change between calls: tensors, shapes and torch's state, not our own code.
-
-    Each `CompiledSteps` belongs to one method and one traced step, whose objects are frozen.
-    """
-    return [entry.guard_type not in _FIXED for entry in entries]
-
-
-def _options(traced: Traced) -> dict[str, Any]:
-    # Ids were checked against their tables when the data was read.
-    options: dict[str, Any] = {"assert_indirect_indexing": False, "guard_filter_fn": _about_inputs}
-    if traced.width < NARROW:
-        options["cpp.simdlen"] = 1  # vectors that are never full take longer than single values
-    return options
-
-
 class CompiledSteps:
     """`run` takes ``unroll`` steps: gradients, parts and the local solver's update in one call."""
 
@@ -64,9 +42,8 @@ class CompiledSteps:
         most = max(1, MOST_OPERATIONS // max(1, traced.operations))
         self.unroll = max(n for n in range(1, steps + 1) if steps % n == 0 and n <= most)
         gradient = traced.loose(n_tables) if _adds_gradients(method) else traced.plain()
-        self._compiled = torch.compile(
-            _steps(gradient, names, method, self.unroll), dynamic=False, options=_options(traced)
-        )
+        # Ids were checked against their tables when the data was read.
+        self._compiled = compiled(_steps(gradient, names, method, self.unroll), vectors=traced.width >= NARROW)
 
     def run(
         self,
@@ -82,7 +59,7 @@ class CompiledSteps:
         # Parts and clipping may need to know whose a row is; a plain step does not ask.
         owners = [group.owners(name) for name in group.counts] if self.owned else []
         for tensor in (*leaves[: self.n_tables], *sent[: self.n_tables], *owners):
-            torch._dynamo.mark_dynamic(tensor, 0)  # a new cohort has another number of rows: do not recompile
+            vary_rows(tensor)  # a new cohort has another number of rows: do not recompile
         return self._compiled(leaves, sent, owners, offsets, columns, weights, words)
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from fedsub import torch_private
+
 aten = torch.ops.aten
 
 _UNARY = {
@@ -71,15 +73,15 @@ def _free(source: object, reader: Node) -> bool:
     while True:
         if node.op != "call_function" or set(node.users) != {reader_of}:
             return False
-        schema = getattr(node.target, "_schema", None)
-        if schema is None:
+        results = torch_private.results(node.target)
+        if results is None:
             return False
-        aliased = [a for a in schema.returns if a.alias_info is not None]
+        aliased = [result for result in results if result != "fresh"]
         if not aliased:
-            return len(schema.returns) == 1  # made by this operation: its memory is fresh
+            return len(results) == 1  # made by this operation: its memory is fresh
         if not isinstance(node.args[0], Node) or node.target in (aten.expand.default, aten.as_strided.default):
             return False
-        if aliased[0].alias_info.is_write and len(schema.returns) == 1 and node.target not in _OVERWRITERS:
+        if aliased[0] == "written" and len(results) == 1 and node.target not in _OVERWRITERS:
             return False
         # A view, or an operation already made to overwrite: look behind it.
         node, reader_of = node.args[0], node

@@ -18,19 +18,7 @@ from fedsub.errors import FedsubError, ObjectiveError
 from fedsub.objective.losses import Batch
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.rewrite import RANDOM, RAW_RANDOM
-
-# Reading these of a table says nothing about other clients' rows.
-_HARMLESS = {
-    "size",
-    "dim",
-    "numel",
-    "is_contiguous",
-    "stride",
-    "element_size",
-    "is_floating_point",
-    "__len__",
-}
-_LOOKUPS = {F.embedding: (0, 1), F.embedding_bag: (0, 1)}
+from fedsub.round.engines.tables import lookup, tensors, used
 
 
 @dataclass
@@ -38,7 +26,7 @@ class Usage:
     """What the probe saw."""
 
     looked_up: set[str] = field(default_factory=set)
-    whole: dict[str, str] = field(default_factory=dict)  # table -> the function that used it whole
+    whole: dict[str, str] = field(default_factory=dict)  # table -> the function or property that used it whole
     dropout: bool = False
     random: str | None = None  # a random function that is not dropout
     scalar_loss: bool = False
@@ -58,28 +46,20 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        for value in (*args, *kwargs.values()):
+        for value in tensors((args, kwargs)):
             if id(value) in self.originals:
                 raise ObjectiveError(
                     f"A copy of the module still uses parameter {self.originals[id(value)]!r} of the original (a "
                     "function kept as an attribute, bound to the module?), so it would never train; make it a method."
                 )
-        if func in _LOOKUPS:
-            ids = args[0] if args else kwargs["input"]
-            table = args[1] if len(args) > 1 else kwargs["weight"]
-            padding = kwargs.get("padding_idx", args[2] if func is F.embedding and len(args) > 2 else None)
-            self._lookup(ids, table, padding)
-        elif func is torch.Tensor.__getitem__ and isinstance(args[1], Tensor):
-            self._lookup(args[1], args[0], None)
-        elif func in (torch.index_select, torch.Tensor.index_select) and args[1] == 0:
-            self._lookup(args[2], args[0], None)
+        if found := lookup(func, args, kwargs):
+            self._lookup(found.ids, found.table, found.padding)
         else:
-            name = getattr(func, "__name__", str(func))
-            if name not in _HARMLESS and name != "__get__":
-                for value in [*args, *kwargs.values()]:
-                    table = self.names.get(id(value))
-                    if table in self.problem.tables:
-                        self.usage.whole.setdefault(table, name)
+            name, values = used(func, args, kwargs)
+            for value in values:
+                table = self.names.get(id(value))
+                if table in self.problem.tables:
+                    self.usage.whole.setdefault(table, name)
             if func is F.dropout and kwargs.get("training", args[2] if len(args) > 2 else True):
                 self.usage.dropout |= bool(kwargs.get("p", args[1] if len(args) > 1 else 0.5) > 0)
             if func in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
@@ -152,6 +132,14 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
             raise ObjectiveError(
                 f"Training changes the buffer {name!r} (batch normalisation?), and buffers do not travel between "
                 "clients and server; use LayerNorm or GroupNorm, or BatchNorm with track_running_stats=False."
+            )
+    for name, how in usage.whole.items():
+        if name not in problem.objective.whole:
+            raise ObjectiveError(
+                f"The table {name!r} is used whole (by {how}), not only looked up: a client, which has just its own "
+                "rows, would train another loss than is evaluated on all of them. Leave it out of tables and read "
+                f"{', '.join(problem.objective.columns_of(name))} under values= (every client then gets all rows), or "
+                f"give Objective(..., whole=({name!r},)) if the client's own rows are meant."
             )
     for name in problem.tables:
         if name not in usage.looked_up and name not in usage.whole:

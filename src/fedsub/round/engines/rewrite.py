@@ -12,7 +12,6 @@ The module itself is never changed.
 
 from __future__ import annotations
 
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fedsub.round.engines.recurrent import NotBatchable, gru_cell, lstm_cell, recurrent
+from fedsub.torch_private import without_dispatch
 
 RECURRENT = {torch.lstm: "lstm", torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"}
 RANDOM = {
@@ -44,6 +44,10 @@ RAW_RANDOM = {
 }
 
 
+# Lookups that are not redirected to the arena.
+OTHER_LOOKUPS = {torch.embedding, torch.gather, Tensor.gather}
+
+
 class Rewrite(TorchFunctionMode):
     """``tables``: [(arena, offset of this client)]; ``key``: this step's random word, or None if unused."""
 
@@ -59,7 +63,7 @@ class Rewrite(TorchFunctionMode):
             return self._attention(func, *args, **kwargs)
         if func is F.multi_head_attention_forward:
             with self:  # look inside it: its dropout and attention are ours too
-                return _without_dispatch(func)(*args, **kwargs)
+                return without_dispatch(func)(*args, **kwargs)
         if func in RECURRENT and _drops_between_layers(args):
             return self._recurrent(RECURRENT[func], *args)
         if not self.batched:
@@ -75,6 +79,8 @@ class Rewrite(TorchFunctionMode):
             if dim != 0:
                 raise NotBatchable("index_select along columns of a table")
             return torch.embedding(args[0], index + self._offset(args[0]))
+        if func in OTHER_LOOKUPS and any(self._offset(a) is not None for a in (*args, *kwargs.values())):
+            raise NotBatchable(f"a lookup by {func.__name__}; table[ids] or nn.Embedding can be batched")
         if func in RECURRENT:
             return self._recurrent(RECURRENT[func], *args)
         if func is torch.lstm_cell:
@@ -190,13 +196,3 @@ def _bits(key: Tensor | int, call: int, like: Tensor) -> Tensor:
     for factor in (0x45D9F3B, 0x119DE1F3):
         word = ((word ^ (word >> 15)) * factor) & 0x7FFFFFFF
     return word ^ (word >> 16)
-
-
-def _without_dispatch(func: FunctionType) -> FunctionType:
-    """The same function, not asking for modes at its own door, so that a mode can see what it calls."""
-    never = {"has_torch_function": lambda *_: False, "has_torch_function_unary": lambda *_: False}
-    clone = FunctionType(
-        func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__
-    )
-    clone.__kwdefaults__ = func.__kwdefaults__
-    return clone

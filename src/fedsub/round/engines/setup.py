@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.errors import ConfigError
+from fedsub.errors import ConfigError, FedsubError
 from fedsub.method.batches import Batches
 from fedsub.method.groups import Cohort
 from fedsub.method.slots import Method
@@ -25,6 +27,7 @@ from fedsub.round.engines.serial import Serial
 from fedsub.round.layout import asked_of
 from fedsub.round.memory import Memory, origin_in
 from fedsub.round.messages import MODEL, UPDATE, Downlink, Kept, Uplink
+from fedsub.torch_private import reason, untested
 from fedsub.trees import Tree, take_rows
 
 ENGINES = ("auto", "batched", "serial")
@@ -66,7 +69,7 @@ def choose(
     try:
         _refuse(usage)
         batched = Batched(problem, plan, chunk=chunk)
-        trial.compare(serial, batched, plan)
+        _safely(trial.compare, serial, batched, plan)
         batched.compile = compile  # only now: two clients are not worth a compilation
     except NotBatchable as why:
         return Choice(serial, plan, f"engine serial, because clients cannot be batched: {why}", True)
@@ -90,7 +93,7 @@ class Trial:
         names = [f"without {type(p).__name__}" for p in method.parts if p.codec]
         if smooth is not method.local:
             names.append(f"with {type(smooth).__name__} in place of {type(method.local).__name__}")
-        self.left_out = f" ({', '.join(names)})" if names else ""
+        self.left_out = f" (compared {' and '.join(names)})" if names else ""
         sizes = problem.clients.sizes
         least, other = int(np.argmin(sizes)), int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
         if other == least or sizes[other] == 1:  # a lone sample shows nothing of how samples are mixed
@@ -217,13 +220,23 @@ def _refuse(usage: Usage) -> None:
     if usage.whole:
         table, how = next(iter(usage.whole.items()))
         raise NotBatchable(
-            f"the table {table!r} is used whole (by {how}), not only looked up; a client sees just its own rows of it. "
-            "If the model needs all rows, leave the table out of tables"
+            f"the table {table!r} is used whole (by {how}), as Objective(whole=…) allows; a client sees just its own "
+            "rows of it"
         )
     if usage.random:
         raise NotBatchable(f"it draws random numbers with {usage.random}; only dropout can be drawn per client")
     if usage.scalar_loss:
         raise NotBatchable("the loss returns one number for the batch; return one value per sample")
+
+
+def _safely(compare: Callable[..., None], *arguments: Any) -> None:
+    """Compare; a traced step may fail in any way on a torch that was never tested."""
+    try:
+        compare(*arguments)
+    except Exception as err:
+        if isinstance(err, NotBatchable | FedsubError) or not untested():
+            raise
+        raise NotBatchable(reason(err)) from err
 
 
 def _agree(serial: dict[tuple[str, ...], Tensor], batched: dict[tuple[str, ...], Tensor]) -> None:

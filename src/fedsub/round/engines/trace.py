@@ -10,21 +10,16 @@ then replaced by the size at run time.
 from __future__ import annotations
 
 import copy
-import functools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, vmap
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.graph import CodeGen
-from torch.fx.node import map_aggregate
 
+from fedsub import torch_private
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.inplace import overwrite
 from fedsub.round.engines.recurrent import NotBatchable
@@ -100,12 +95,6 @@ def trace(
             grads = [g + l2 * x.detach() for g, x in zip(grads, leaves, strict=True)]
         return losses.detach(), *grads
 
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake:
-        arenas = [
-            torch.empty((mark, *t.shape[1:]), dtype=t.dtype, device=device)
-            for mark, t in zip(_MARKERS, tables, strict=False)
-        ]
     others = [
         *dense,
         *[torch.zeros(c, dtype=torch.int64, device=device) for _ in table_names],
@@ -114,22 +103,26 @@ def trace(
         torch.zeros(c, dtype=torch.int64, device=device),
     ]
     try:
-        graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
-            *arenas, *[fake.from_tensor(t) for t in others]
-        )
+        graph = torch_private.record(step, list(zip(_MARKERS, tables, strict=False)), others)
+        return _fitted(graph, n_tables, c)
     except NotBatchable:
         raise
     except Exception as err:  # whatever vmap or the tracer refuses, in its own words
-        raise NotBatchable(_reason(err)) from err
+        raise NotBatchable(torch_private.reason(err)) from err
+
+
+def _fitted(graph: GraphModule, n_tables: int, clients: int) -> Traced:
+    """What was recorded of a chunk of clients, fitted to eager execution."""
     tidy(graph.graph)
     _free_rows(graph, n_tables)
     recorded = copy.deepcopy(graph.graph)
     scatter(graph.graph)
-    steady(graph.graph, c)
+    steady(graph.graph, clients)
     overwrite(graph.graph)
     calls = [n for n in graph.graph.nodes if n.op == "call_function"]
     footprint = sum(_nbytes(n.meta.get("val")) for n in calls if not _is_view(n))
-    return Traced(_function(graph), len(calls), _width(calls), max(1, footprint // c), recorded, graph)
+    run = torch_private.called_directly(graph)
+    return Traced(run, len(calls), _width(calls), max(1, footprint // clients), recorded, graph)
 
 
 def _inputs(problem: Problem, data: dict[str, Tensor]):
@@ -156,36 +149,17 @@ def _free_rows(graph: GraphModule, n_tables: int) -> None:
     for node in graph.graph.nodes:
         if node.op != "call_function" or node in sizes.values():
             continue
-        node.args = map_aggregate(node.args, free)
-        node.kwargs = map_aggregate(node.kwargs, free)
+        node.args = torch_private.map_arguments(node.args, free)
+        node.kwargs = torch_private.map_arguments(node.kwargs, free)
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
     graph.graph.eliminate_dead_code()
-    graph.graph.set_codegen(CodeGen())
-
-
-def _function(graph: GraphModule) -> Callable[..., tuple[Tensor, ...]]:
-    """The graph as a Python function that calls the operations themselves.
-
-    The generated code finds each operation by a chain of attributes and calls it through a wrapper; for a
-    small model that costs as much as the arithmetic.
-    """
-    code = graph.graph.python_code("self")
-    names = dict(code.globals)
-
-    def direct(match: re.Match[str]) -> str:
-        name = f"_{match[1]}_{match[2]}"
-        names[name] = getattr(getattr(torch.ops.aten, match[1]), match[2])._op
-        return f"{name}("
-
-    exec(re.sub(r"torch\.ops\.aten\.(\w+)\.(\w+)\(", direct, code.src), names)
-    return functools.partial(names["forward"], graph)
+    torch_private.flat_arguments(graph)
 
 
 def _is_view(node: Node) -> bool:
     """Whether the operation hands out its input's memory instead of writing."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+    return any(result != "fresh" for result in torch_private.results(node.target) or ())
 
 
 def _width(calls: Sequence[Node]) -> int:
@@ -197,8 +171,3 @@ def _nbytes(value) -> int:
     if isinstance(value, Tensor):  # a whole arena is as long as its clients make it; not counted
         return 0 if value.ndim and value.shape[0] in _MARKERS else value.numel() * value.element_size()
     return sum(_nbytes(v) for v in value) if isinstance(value, list | tuple) else 0
-
-
-def _reason(err: Exception) -> str:
-    text = str(err).strip().splitlines()
-    return f"{type(err).__name__}: {text[0][:160]}" if text else type(err).__name__

@@ -1,0 +1,157 @@
+"""Everything of torch that is no public interface, in one place: what to look at when a new torch comes out.
+
+Nothing else in fedsub relies on a name of torch that begins with an underscore, or on how torch writes code. What only
+the traced engine needs is looked for when it is called, so that a torch without it costs speed (the serial engine
+takes over) and no run. ``tests/test_torch_private.py`` holds each function against public operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+# Minor releases with which every test of fedsub was run.
+TESTED = ("2.13",)
+
+# One call for a list of tensors, by which torch.optim itself steps: x += α y, x *= α, x = y, x = 0 for each.
+foreach_add_ = torch._foreach_add_
+foreach_mul_ = torch._foreach_mul_
+foreach_copy_ = torch._foreach_copy_
+foreach_zero_ = torch._foreach_zero_
+
+# Adam's step in one pass over memory, the kernel of torch.optim.Adam(fused=True).
+fused_adam_ = torch._fused_adam_
+
+# What torch.compile would ask before every call though it cannot have changed: constants and code of fedsub.
+_FIXED = {
+    "BUILTIN_MATCH", "CLASS_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "MODULE_MATCH", "NOT_PRESENT_IN_GENERIC_DICT",
+    "TYPE_MATCH",
+}  # fmt: skip
+
+
+def untested() -> str:
+    """The clause that says that this torch was never tested; "" if it was."""
+    release = ".".join(torch.__version__.split(".")[:2])
+    if release in TESTED:
+        return ""
+    return f"this torch {release} was never tested with fedsub's traced engine (tested: {', '.join(TESTED)})"
+
+
+def reason(err: Exception) -> str:
+    """Why tracing or generated code failed, in torch's own words, and whether this torch was ever tested."""
+    text = str(err).strip().splitlines()
+    said = f"{type(err).__name__}: {text[0][:160]}" if text else type(err).__name__
+    return f"{said}; {untested()}" if untested() else said
+
+
+def property_read(func: Any) -> str | None:
+    """The property of a tensor that a call seen by a TorchFunctionMode reads, such as "T"; None for other calls.
+
+    Relies on properties arriving as ``__get__`` bound to a descriptor that knows its name.
+    """
+    if getattr(func, "__name__", "") != "__get__":
+        return None
+    return getattr(getattr(func, "__self__", None), "__name__", "__get__")
+
+
+def without_dispatch(func: FunctionType) -> FunctionType:
+    """The same function, not asking for modes at its own door, so that a mode can see what it calls.
+
+    Relies on functions of torch.nn.functional asking by the global names has_torch_function and …_unary.
+    """
+    never = {"has_torch_function": lambda *_: False, "has_torch_function_unary": lambda *_: False}
+    clone = FunctionType(
+        func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__
+    )
+    clone.__kwdefaults__ = func.__kwdefaults__
+    return clone
+
+
+def record(
+    step: Callable[..., tuple[Tensor, ...]], long: Sequence[tuple[int, Tensor]], others: Sequence[Tensor]
+) -> GraphModule:
+    """The operations of ``step(*long, *others)``; of each (rows, like) in ``long`` only the form is made, no memory.
+
+    Relies on FakeTensorMode, and on make_fx taking its tensors beside real ones.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake:
+        forms = [torch.empty((rows, *t.shape[1:]), dtype=t.dtype, device=t.device) for rows, t in long]
+    given = [fake.from_tensor(t) for t in others]
+    return make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*forms, *given)
+
+
+def map_arguments(arguments: Any, change: Callable[[Any], Any]) -> Any:
+    """A node's arguments with every value in them, also in lists and slices, changed; relies on torch.fx.node."""
+    from torch.fx.node import map_aggregate
+
+    return map_aggregate(arguments, change)
+
+
+def flat_arguments(graph: GraphModule) -> None:
+    """Have the code of the graph take its arguments one by one, whatever was traced; relies on torch.fx.graph."""
+    from torch.fx.graph import CodeGen
+
+    graph.graph.set_codegen(CodeGen())
+
+
+def called_directly(graph: GraphModule) -> Callable[..., tuple[Tensor, ...]]:
+    """The graph as a Python function that calls the operations themselves.
+
+    The generated code finds each operation by a chain of attributes and calls it through a wrapper; for a small
+    model that costs as much as the arithmetic. Relies on the code naming operations torch.ops.aten.NAME.OVERLOAD
+    (one that is named otherwise is called as torch would), and on their ``_op``, what the wrapper calls.
+    """
+    code = graph.graph.python_code("self")
+    names = dict(code.globals)
+
+    def direct(match: re.Match[str]) -> str:
+        name = f"_{match[1]}_{match[2]}"
+        names[name] = getattr(getattr(torch.ops.aten, match[1]), match[2])._op
+        return f"{name}("
+
+    exec(re.sub(r"torch\.ops\.aten\.(\w+)\.(\w+)\(", direct, code.src), names)
+    return functools.partial(names["forward"], graph)
+
+
+def results(operation: Any) -> tuple[str, ...] | None:
+    """Of each result of an operation: "fresh" memory, "view" of an input's, or an input "written"; None if unknown.
+
+    Relies on the ``_schema`` of operations.
+    """
+    schema = getattr(operation, "_schema", None)
+    if schema is None:
+        return None
+    aliases = [r.alias_info for r in schema.returns]
+    return tuple("fresh" if a is None else "written" if a.is_write else "view" for a in aliases)
+
+
+def vary_rows(tensor: Tensor) -> None:
+    """Tell torch.compile that the tensor's number of rows changes; relies on torch._dynamo."""
+    torch._dynamo.mark_dynamic(tensor, 0)
+
+
+def compiled(function: Callable[..., Any], *, vectors: bool) -> Callable[..., Any]:
+    """The function compiled, for ids that are known to be valid; without vector instructions unless ``vectors``.
+
+    Relies on names of options of torch.compile and of the guards that it checks before each call. Checked is what can
+    change between calls: tensors, shapes and torch's state, not the function's own code and constants, which must be
+    frozen.
+    """
+    options: dict[str, Any] = {
+        "assert_indirect_indexing": False,
+        "guard_filter_fn": lambda entries: [entry.guard_type not in _FIXED for entry in entries],
+    }
+    if not vectors:
+        options["cpp.simdlen"] = 1
+    return torch.compile(function, dynamic=False, options=options)

@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
+from fedsub.checks import check_positive
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.trees import Tree, add_rows, take_rows
 
@@ -244,21 +242,3 @@ def _geometric(ratio: float, k: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 def _tabulated(function, base: float, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return function(base, torch.arange(size, dtype=torch.float64, device=device)).to(dtype)
-
-
-def check_positive(name: str, value: Any) -> None:
-    check_number(name, value)
-    if not value > 0:
-        raise MethodError(f"{name} must be positive, got {value}.")
-
-
-def check_decay(name: str, value: Any) -> None:
-    """Refuse the share of a running mean that is kept from round to round unless it lies in [0, 1)."""
-    check_number(name, value)
-    if not 0 <= value < 1:
-        raise MethodError(f"{name} must be at least 0 and less than 1, the share kept each round; got {value}.")
-
-
-def check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise MethodError(f"{name} must be True or False, got {value!r}.")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsub.checks import check_positive
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
-from fedsub.trees import Tree, add_rows, take_rows
+from fedsub.trees import Tree, add_rows, put_rows, take_rows
 
 CHUNK = 1 << 18  # elements of a table that catch up at once: all rows of a large one would take much memory
 
@@ -108,7 +108,7 @@ class RowServer:
                 continue
             since = last if rows is None else take_rows(last, rows[name])
             behind = since < round
-            at = true(behind) if rows is None else where(behind, rows[name]).long()
+            at = indices(behind) if rows is None else selected(rows[name], behind).long()
             lr = setting(self.groups, name, "lr", self.lr)
             most = max(1, CHUNK * len(param) // max(1, param.numel()))
             for start in range(0, len(at), most):
@@ -121,11 +121,12 @@ class RowServer:
         gaps = Gaps(round - since)
         if gaps.most == round:  # most often rows that nobody ever sent: what is at rest stays at rest
             if self.waits:
-                new = where(since == 0, rows)
+                new = selected(rows, since == 0)
                 held = {slot: self.first(slot, param[:1], True) for slot in self.waits}  # one row: all are alike
                 self.wait(held, Gaps(torch.full((1,), round, device=since.device)))
                 self._put(name, new, {slot: one.expand(len(new), *one.shape[1:]) for slot, one in held.items()}, state)
-            rows, gaps = where(since > 0, rows), Gaps(where(since > 0, gaps.rounds))
+            sent = since > 0
+            rows, gaps = selected(rows, sent), Gaps(selected(gaps.rounds, sent))
         if len(rows):
             held = self._take(name, rows, state, self.slots)
             add_rows(param, rows, times(self.drift(held, gaps), lr))
@@ -139,15 +140,6 @@ class RowServer:
             put_rows(state[f"{slot}/{name}"], rows, values)
 
 
-def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Replace some rows of a table."""
-    rows = rows.long()
-    if table.numel() == len(table):  # as in trees.take_rows
-        table.view(-1).scatter_(0, rows, values.reshape(-1))
-    else:
-        table.index_copy_(0, rows, values)
-
-
 def _stamp(last: Tensor, rows: Tensor, round: int) -> None:
     if last.device.type == "cpu":  # numpy takes a third of the time
         last.numpy()[rows.numpy()] = round
@@ -155,14 +147,14 @@ def _stamp(last: Tensor, rows: Tensor, round: int) -> None:
         last.index_fill_(0, rows, round)
 
 
-def true(mask: Tensor) -> Tensor:
+def indices(mask: Tensor) -> Tensor:
     """Where a mask holds, int64."""
     if mask.device.type == "cpu":  # numpy is ten times as fast
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().view(-1)
 
 
-def where(mask: Tensor, values: Tensor) -> Tensor:
+def selected(values: Tensor, mask: Tensor) -> Tensor:
     """The values at which a mask holds."""
     if mask.device.type == "cpu":
         return torch.from_numpy(values.numpy().compress(mask.numpy()))

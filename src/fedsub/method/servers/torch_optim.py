@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedsub.checks import check_flag
 from fedsub.errors import MethodError
-from fedsub.method.servers.base import put_rows
-from fedsub.trees import Tree, add_rows, take_rows
+from fedsub.trees import Tree, add_rows, put_rows, take_rows
 
 MANY_ROWS = 1_000_000
 

@@ -316,27 +316,30 @@ def test_durations(seconds, text):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: costs.ring_all_reduce(0, 5), "workers is 0, expected a whole number of at least 1"),
-        (lambda: costs.parameter_server(2, -1), "parameters is -1"),
-        (lambda: costs.parameter_server(True, 1), "workers is True"),
-        (lambda: costs.parameter_server(2, 1).seconds(0, 0), "bandwidth is 0, expected a number above 0"),
-        (lambda: costs.parameter_server(2, 1).seconds(1, math.nan), "latency is nan"),
+        (lambda: costs.ring_all_reduce(0, 5), "workers must be a whole number of at least 1, got 0"),
+        (lambda: costs.parameter_server(2, -1), "parameters must be a whole number of at least 0, got -1"),
+        (lambda: costs.parameter_server(True, 1), "workers must be a whole number of at least 1, got True"),
+        (lambda: costs.parameter_server(2, 1).seconds(0, 0), "bandwidth must be positive, got 0"),
+        (lambda: costs.parameter_server(2, 1).seconds(1, math.nan), "latency must be a finite number, got nan"),
         (lambda: costs.simulate_ring([]), "no vectors"),
         (lambda: costs.simulate_ring([np.ones(3)]), "on integers"),
         (lambda: costs.simulate_ring([np.arange(3), np.arange(4)]), "Vector 1 has shape"),
         (lambda: costs.simulate_ring([np.array([2**62])] * 2), "below 2\\^63"),
-        (lambda: costs.sign_ratio(0), "parameters is 0"),
+        (lambda: costs.sign_ratio(0), "parameters must be a whole number of at least 1, got 0"),
         (lambda: costs.l2gd_averagings(1.5), "chance of an averaging"),
-        (lambda: costs.LogNormal(-1), "median is -1"),
+        (lambda: costs.LogNormal(-1), "median must be positive, got -1"),
         (lambda: costs.Devices("", 1, 1, 1, 1), "name is ''"),
         (lambda: costs.Devices("a", [1, 0], 1, 0, 1), "download holds 0, expected finite numbers above 0"),
         (lambda: costs.Devices("a", 1, "fast", 0, 1), "upload is 'fast'"),
-        (lambda: costs.Devices("a", 1, 1, -1, 1), "latency is -1"),
-        (lambda: costs.Devices("a", 1, 1, 0, 1, seed=-1), "seed is -1"),
+        (lambda: costs.Devices("a", 1, 1, -1, 1), "latency must be a finite number of at least 0, got -1"),
+        (lambda: costs.Devices("a", 1, 1, 0, 1, seed=-1), "seed must be a whole number of at least 0, got -1"),
         (lambda: costs.round_seconds(PLAIN, [0], [1, 2], [1], [1]), "down has the shape"),
         (lambda: costs.round_seconds(PLAIN, [-1], [1], [1], [1]), "numbers of clients"),
-        (lambda: costs.round_seconds(PLAIN, [0], [1], [1], [1], quantile=2), "quantile is 2"),
-        (lambda: costs.round_seconds(PLAIN, [0], [1], [1], [1], deadline=0), "deadline is 0"),
+        (
+            lambda: costs.round_seconds(PLAIN, [0], [1], [1], [1], quantile=2),
+            "quantile must be above 0",
+        ),
+        (lambda: costs.round_seconds(PLAIN, [0], [1], [1], [1], deadline=0), "deadline must be positive, got 0"),
         (
             lambda: costs.round_seconds(costs.Devices("a", [1], 1, 0, 1), [3], [1], [1], [1]),
             "of 1 clients, but client 3",
@@ -372,7 +375,7 @@ def test_costs_command():
     found = json.loads(fedsub_("costs", "-k", "4", "-n", "1000", "--json").stdout)["schemes"]
     assert [s["total"] for s in found] == [8000, 6000]
     assert [s["latency_steps"] for s in found] == [2, 6]
-    assert "workers is 0" in fedsub_("costs", "-k", "0", code=2).stderr
+    assert "workers must be a whole number of at least 1, got 0" in fedsub_("costs", "-k", "0", code=2).stderr
     assert "--bandwidth" in fedsub_("costs", "--help").stdout
 
 

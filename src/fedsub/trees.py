@@ -1,4 +1,4 @@
-"""A model as named tensors, and copies of and sums into some rows of its tables."""
+"""A model as named tensors, and copies of, writes to and sums into some rows of its tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ def take_rows(table: Tensor, rows: Tensor) -> Tensor:
     if table.ndim == 2 and table.shape[1] == 1:  # torch handles a vector in a tight loop, rows one call each
         return table.view(-1).index_select(0, rows).view(-1, 1)
     return table.index_select(0, rows)
+
+
+def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Replace some rows of a table."""
+    rows = rows.long()
+    if table.numel() == len(table):  # as in take_rows
+        table.view(-1).scatter_(0, rows, values.reshape(-1))
+    else:
+        table.index_copy_(0, rows, values)
 
 
 def add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:

@@ -250,9 +250,9 @@ def test_nonnegative_factors() -> None:
 def test_nonsense_is_refused() -> None:
     x = low_rank()
     user, item, value = some_ratings()
-    with pytest.raises(ConfigError, match="rank must be at least 1"):
+    with pytest.raises(ConfigError, match="rank must be a whole number of at least 1"):
         factorise(x, 0)
-    with pytest.raises(MethodError, match="clients_per_round of fedmavg must be at least 1"):
+    with pytest.raises(MethodError, match="clients_per_round of fedmavg must be a whole number of at least 1"):
         FedMAvg(clients_per_round=0)
     with pytest.raises(MethodError, match="did you mean 'simplex'"):
         FedMAvg(projection="simplx")

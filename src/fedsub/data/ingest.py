@@ -17,6 +17,7 @@ from typing import Any, Never
 import numpy as np
 import polars as pl
 
+from fedsub.checks import is_whole
 from fedsub.data.cells import Cells, encode, label_column, prenumbered, short, value_column
 from fedsub.data.clients import Clients, Column, Space
 from fedsub.data.renumber import assemble, reorder
@@ -201,7 +202,7 @@ def _check_kinds(label: Any, binary_label: Any, max_len: Any, sizes: Any) -> Non
 
 
 def _whole(number: Any, largest: int) -> bool:
-    return isinstance(number, int | np.integer) and not isinstance(number, bool) and 1 <= int(number) <= largest
+    return is_whole(number) and 1 <= int(number) <= largest
 
 
 def _words(option: str, names: Any) -> tuple[str, ...]:

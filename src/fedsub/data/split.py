@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedsub.checks import is_number, is_whole
 from fedsub.data.clients import Array, Clients, Column
 from fedsub.data.renumber import assemble, concatenated, reorder
 from fedsub.errors import ColumnError, DataError, nearest
@@ -37,12 +38,12 @@ def split(
     """
     if by not in WAYS:
         raise DataError(f"split(by={by!r}) is unknown: {nearest(str(by), WAYS)}")
-    if by not in ("last", "column") and not (isinstance(train, int | float | np.floating) and 0 < train < 1):
+    if by not in ("last", "column") and not (is_number(train) and 0 < train < 1):
         raise DataError(f"split(train={train!r}) must be a share strictly between 0 and 1, such as 0.8.")
     if by == "random":
         if column is not None:
             raise DataError(f"split(by='random') uses no column, got {column!r}; use by='time' or by='last'.")
-        if not isinstance(seed, int | np.integer) or seed < 0:
+        if not is_whole(seed) or seed < 0:
             raise DataError(f"split(seed={seed!r}) must be a whole number, 0 or more.")
         in_train = np.random.default_rng(seed).random(clients.samples) < train
     elif by == "time":

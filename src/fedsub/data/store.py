@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsub.checks import is_whole
 from fedsub.data.clients import Array, Clients, Column, Space
 from fedsub.errors import StoreError
 
@@ -212,7 +213,7 @@ def _cut_fault(name: str, cuts: Array, parts: int, length: int) -> str:
 
 
 def _positive(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= 1 << 62
+    return is_whole(number) and 1 <= number <= 1 << 62
 
 
 def describe(label: str | None, columns: Iterable[Column], spaces: Iterable[Space]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from fedsub.disk.tensorfile import (
     check_targets,
     filled,
     names,
-    put_rows,
+    refill_rows,
     row_ids,
 )
 from fedsub.errors import CheckpointError
@@ -295,7 +295,7 @@ class Checkpoints:
             for record in chain[1:]:
                 with safe_open(self.folder / record.file, framework="pt") as file:
                     for name, table in tables.items():
-                        put_rows(table, file.get_tensor(f"rows/{name}"), file.get_slice(f"values/{name}"))
+                        refill_rows(table, file.get_tensor(f"rows/{name}"), file.get_slice(f"values/{name}"))
             with safe_open(self.folder / chain[-1].file, framework="pt") as file:
                 # clone: what is read may be a view of the file, which a later save deletes.
                 tensors = {n: file.get_tensor(f"tensor/{n}").clone() for n in names(file, "tensor/")}

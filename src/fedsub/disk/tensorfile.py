@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedsub.disk.files import Sink
 from fedsub.errors import CheckpointError
+from fedsub.trees import put_rows
 
 CHUNK = 64 << 20  # bytes of a table that are in flight at once
 
@@ -150,10 +151,11 @@ def filled(source: Any, target: Tensor | None) -> Tensor:
     return target
 
 
-def put_rows(table: Tensor, rows: Tensor, source: Any) -> None:
+def refill_rows(table: Tensor, rows: Tensor, source: Any) -> None:
+    """Replace some rows of a table by saved ones, read piece by piece."""
     if table.numel():
         for piece in _pieces(len(rows), _row_size(table)):
-            table.index_copy_(0, rows[piece].to(table.device), source[piece].to(table.device))
+            put_rows(table, rows[piece].to(table.device), source[piece].to(table.device))
 
 
 def names(file: Any, prefix: str) -> list[str]:

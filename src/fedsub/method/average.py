@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsub.checks import check_mix, check_number
 from fedsub.errors import MethodError, nearest
-from fedsub.method.batches import check_number
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.method.slots import Total
 from fedsub.objective.population import Population
@@ -70,18 +70,11 @@ class OverHolders:
         _check(self.weighting, (*WEIGHTINGS, "unbiased"))
         check_groups(self.groups, ("temper", "max_coef"), "OverHolders")
         for pattern, values in (self.groups or {}).items():
-            if not 0 <= values.get("temper", 1.0) <= 1 or values.get("max_coef", 1.0) < 1:
-                raise MethodError(
-                    f"groups[{pattern!r}] of OverHolders: temper must lie between 0 and 1 and max_coef must be at "
-                    f"least 1; got {dict(values)}."
-                )
-        check_number("temper", self.temper)
-        if not 0 <= self.temper <= 1:
-            raise MethodError(f"temper must lie between 0 (FedAvg) and 1 (FedSubAvg), got {self.temper}.")
-        if self.max_coef is not None:
-            check_number("max_coef", self.max_coef)
-        if self.max_coef is not None and self.max_coef < 1:
-            raise MethodError(f"max_coef must be at least 1, the coefficient of dense parameters; got {self.max_coef}.")
+            check_mix(f"groups[{pattern!r}]['temper'] of OverHolders", values.get("temper", 1.0))
+            check_number(f"groups[{pattern!r}]['max_coef'] of OverHolders", values.get("max_coef", 1.0), least=1)
+        check_mix("temper", self.temper, hint="0 is FedAvg, 1 is FedSubAvg")
+        if self.max_coef is not None:  # 1 is the coefficient of dense parameters
+            check_number("max_coef", self.max_coef, least=1)
         if self.heat is not None and not isinstance(self.heat, dict):
             raise MethodError(
                 f"heat must be a dict {{space name: heat of each row}}, got a {type(self.heat).__name__}; "

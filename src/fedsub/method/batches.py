@@ -7,14 +7,12 @@ however little data it has. Drawn with replacement, every batch is full.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 
 from fedsub import rng
+from fedsub.checks import check_positive, check_whole
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
@@ -155,28 +153,13 @@ def _permutations(lengths: np.ndarray, words: np.ndarray) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def check_number(name: str, value: Any, *, whole: bool = False) -> None:
-    """Refuse a setting of a method that is not a finite number, or not a whole one."""
-    right = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-    if not right or not math.isfinite(value):
-        kind = "a whole number" if whole else "a finite number"
-        raise MethodError(f"{name} must be {kind}, got {value!r}.")
-
-
 def check_local(local: Local) -> None:
     """Refuse local work that cannot be done."""
-    check_number("lr", local.lr)
+    check_positive("lr", local.lr)
     for name in ("local_steps", "local_epochs", "batch_size"):
         if (value := getattr(local, name)) is not None:
-            check_number(name, value, whole=True)
+            check_whole(name, value, 1)
     if (local.local_steps is None) == (local.local_epochs is None):
         raise MethodError("Give either local_steps or local_epochs, not both and not neither.")
-    amount = local.local_steps if local.local_epochs is None else local.local_epochs
-    if amount is None or amount < 1:
-        raise MethodError(f"local_steps and local_epochs must be at least 1, got {amount}.")
-    if local.batch_size is not None and local.batch_size < 1:
-        raise MethodError(f"batch_size must be at least 1 (or None for all local data), got {local.batch_size}.")
     if local.batches not in ORDERS:
         raise MethodError(f"batches must be one of {', '.join(ORDERS)}; got {local.batches!r}.")
-    if not local.lr > 0:
-        raise MethodError(f"lr must be a positive number, got {local.lr}.")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypedDict
 
+from fedsub.checks import check_number
 from fedsub.errors import ConfigError, MethodError, nearest
 from fedsub.method.average import OverHolders
-from fedsub.method.batches import check_number
 from fedsub.method.local import SGD, Adam
 from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox
 from fedsub.method.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsub.checks import check_decay, check_number, check_positive
 from fedsub.errors import MethodError
-from fedsub.method.batches import check_local, check_number
+from fedsub.method.batches import check_local
 from fedsub.method.clipping import clip
 from fedsub.method.patterns import Groups, check_groups, matching, setting
 from fedsub.method.schedules import Schedule
@@ -49,16 +50,15 @@ class _Solver:
     def __post_init__(self) -> None:
         check_local(self)  # type: ignore[arg-type]
         check_groups(self.groups, ("lr", "weight_decay", "clip_norm"), type(self).__name__)
-        check_number("weight_decay", self.weight_decay)
+        check_number("weight_decay", self.weight_decay, least=0)
         if self.clip_norm is not None:
-            check_number("clip_norm", self.clip_norm)
+            check_positive("clip_norm", self.clip_norm)
         if self.schedule is not None and not hasattr(self.schedule, "factor"):
             raise MethodError(f"schedule must have factor(round), like Cosine(400); got {self.schedule!r}.")
-        for values in ({"weight_decay": self.weight_decay, "clip_norm": self.clip_norm}, *(self.groups or {}).values()):
-            if values.get("weight_decay", 0) < 0 or not (values.get("lr", 1) > 0):
-                raise MethodError(f"lr must be positive and weight_decay not negative, got {dict(values)}.")
-            if (norm := values.get("clip_norm")) is not None and not norm > 0:
-                raise MethodError(f"clip_norm must be positive (or left out), got {norm}.")
+        for pattern, values in (self.groups or {}).items():
+            check_number(f"groups[{pattern!r}]['weight_decay']", values.get("weight_decay", 0), least=0)
+            for key in ("lr", "clip_norm"):
+                check_positive(f"groups[{pattern!r}][{key!r}]", values.get(key, 1))
 
     @property
     def largest_lr(self) -> float:
@@ -116,9 +116,7 @@ class SGD(_Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("momentum", self.momentum)
-        if not 0 <= self.momentum < 1:
-            raise MethodError(f"momentum must lie in [0, 1), got {self.momentum}.")
+        check_decay("momentum", self.momentum)
 
     @property
     def pure_step(self) -> bool:
@@ -156,12 +154,9 @@ class Adam(_Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("beta1", "beta2", "eps"):
-            check_number(name, getattr(self, name))
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
-            raise MethodError(
-                f"Adam needs 0 ≤ beta1, beta2 < 1 and eps > 0; got {self.beta1}, {self.beta2} and {self.eps}."
-            )
+        check_decay("beta1 of Adam", self.beta1)
+        check_decay("beta2 of Adam", self.beta2)
+        check_positive("eps of Adam", self.eps)
 
     def as_sgd(self) -> SGD:
         """As much work on the same batches by plain steps, which are a smooth function of the gradients."""

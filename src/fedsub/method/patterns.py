@@ -5,12 +5,11 @@ A pattern is a parameter's name with ``*`` and ``?``; the first one that fits a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
-from numbers import Real
 from typing import Any
 
+from fedsub.checks import check_number
 from fedsub.errors import MethodError, nearest
 
 Groups = Mapping[str, Mapping[str, float]]
@@ -38,8 +37,7 @@ def check_groups(groups: Groups | None, allowed: Collection[str], what: str) -> 
         for key, value in values.items():
             if key not in allowed:
                 raise MethodError(f"groups[{pattern!r}] of {what} sets {key!r}; {nearest(str(key), allowed)}")
-            if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
-                raise MethodError(f"groups[{pattern!r}][{key!r}] of {what} must be a finite number, got {value!r}.")
+            check_number(f"groups[{pattern!r}][{key!r}] of {what}", value)
 
 
 def check_patterns(groups: Groups | None, names: Collection[str], what: str) -> None:

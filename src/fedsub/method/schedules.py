@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from fedsub.checks import check_mix, check_positive, check_share, check_whole
 from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
 
 
 class Schedule(Protocol):
@@ -21,9 +21,7 @@ class Exponential:
     decay: float = 0.999
 
     def __post_init__(self) -> None:
-        check_number("decay of Exponential", self.decay)
-        if not 0 < self.decay <= 1:
-            raise MethodError(f"decay of Exponential must lie in (0, 1], got {self.decay}.")
+        check_share("decay of Exponential", self.decay)
 
     def factor(self, round: int) -> float:
         return self.decay ** (round - 1)
@@ -36,9 +34,7 @@ class Diminishing:
     offset: float = 100.0
 
     def __post_init__(self) -> None:
-        check_number("offset of Diminishing", self.offset)
-        if not self.offset > 0:
-            raise MethodError(f"offset of Diminishing must be positive, got {self.offset}.")
+        check_positive("offset of Diminishing", self.offset)
 
     def factor(self, round: int) -> float:
         return self.offset / (self.offset + round - 1)
@@ -52,10 +48,8 @@ class Cosine:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("rounds of Cosine", self.rounds, whole=True)
-        check_number("floor of Cosine", self.floor)
-        if self.rounds < 1 or not 0 <= self.floor <= 1:
-            raise MethodError(f"Cosine needs rounds ≥ 1 and 0 ≤ floor ≤ 1, got {self.rounds} and {self.floor}.")
+        check_whole("rounds of Cosine", self.rounds, 1)
+        check_mix("floor of Cosine", self.floor)
 
     def factor(self, round: int) -> float:
         done = min(1.0, (round - 1) / self.rounds)

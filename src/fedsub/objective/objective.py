@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from fedsub.checks import check_number
 from fedsub.errors import ObjectiveError, nearest
 from fedsub.objective.losses import Batch, Loss
 
@@ -50,8 +50,7 @@ class Objective:
             raise ObjectiveError(f"loss must be a function (output, batch) -> values, got {self.loss!r}.")
         if not isinstance(self.tables, Mapping):
             raise ObjectiveError(f"tables must map parameter names to columns, got {self.tables!r}.")
-        if not isinstance(self.l2, int | float) or isinstance(self.l2, bool) or not 0 <= self.l2 < math.inf:
-            raise ObjectiveError(f"l2 must be a finite number, 0 or more, got {self.l2!r}.")
+        check_number("l2", self.l2, least=0, error=ObjectiveError)
         if isinstance(self.whole, str) or not isinstance(self.whole, Sequence):
             raise ObjectiveError(
                 f"whole must be a tuple of names of tables, like ('items.weight',); got {self.whole!r}."

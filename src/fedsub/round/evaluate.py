@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsub import rng
+from fedsub.checks import check_whole
 from fedsub.data.clients import Clients, Space
 from fedsub.data.heat import deciles, row_heat
 from fedsub.errors import ConfigError, nearest
@@ -68,8 +69,7 @@ class Evaluate:
             for count in value.values() if isinstance(value, Mapping) and name == "samples" else [value]:
                 if count is None and name != "every":
                     continue
-                if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                    raise ConfigError(f"Evaluate({name}=…) must be a whole number of at least 1, got {count!r}.")
+                check_whole(f"{name} of Evaluate", count, 1, error=ConfigError)
 
     def count(self, split: str) -> int | None:
         """How many samples of a split are looked at; None: all."""

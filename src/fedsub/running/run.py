@@ -7,12 +7,12 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedsub.checks import check_decay, check_seed, check_whole
 from fedsub.data.clients import Clients
 from fedsub.disk.files import JsonLines, dump
 from fedsub.errors import CheckpointError, ConfigError, DataError, nearest
@@ -192,22 +192,15 @@ def _check_arguments(
     if chunk is not None:
         counts["chunk"] = chunk
     for name, value in counts.items():
-        if not _is_int(value) or value < 1:
-            raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}.")
-    if not _is_int(seed) or not 0 <= seed < 2**63:
-        raise ConfigError(f"seed must be a whole number with 0 ≤ seed < 2**63, got {seed!r}.")
-    if not isinstance(dropout, Real) or isinstance(dropout, bool) or not 0 <= float(dropout) < 1:
-        raise ConfigError(f"dropout is the chance that a client never delivers: 0 ≤ dropout < 1, got {dropout!r}.")
+        check_whole(name, value, 1, error=ConfigError)
+    check_seed("seed", seed)
+    check_decay("dropout", dropout, hint="it is the chance that a client never delivers", error=ConfigError)
     if on_bad_update not in ("skip", "raise"):
         raise ConfigError(f'on_bad_update must be "skip" or "raise", got {on_bad_update!r}.')
     if settings is not None:
         if not isinstance(settings, dict):
             raise ConfigError(f"settings must be a dict, got {settings!r}.")
         _check_settings(settings, "settings")
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _check_settings(value: Any, where: str) -> None:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from fedsub.checks import is_whole
 from fedsub.data.clients import Clients
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError
@@ -228,12 +228,12 @@ class _Runs:
 
 
 def _seed_list(seeds: int | Iterable[int]) -> list[int]:
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
+    if isinstance(seeds, int) and is_whole(seeds):
         if not 1 <= seeds <= MOST_SEEDS:
             raise ConfigError(f"seeds is {seeds}, expected how many to train, 1 to {MOST_SEEDS:,}, or a list of seeds.")
         return list(range(seeds))
     found = list(seeds) if isinstance(seeds, Iterable) else []
-    whole = all(isinstance(s, Integral) and not isinstance(s, bool) and 0 <= s < 2**63 for s in found)
+    whole = all(is_whole(s) and 0 <= s < 2**63 for s in found)
     if not found or not whole or len(set(found)) < len(found):
         raise ConfigError(
             f"seeds is {seeds!r}, expected how many to train, or a list of different whole numbers, 0 or more."

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
+from fedsub.checks import is_number, is_whole
 from fedsub.data.clients import Array, Clients
 from fedsub.data.datasets.options import Says
 from fedsub.errors import DataError, nearest
@@ -110,13 +111,13 @@ def owners(labels: Array, clients: int, split: Split, *, alpha: float = 0.5, see
     """The samples of every client, as positions; every sample has one owner."""
     if split not in get_args(Split):
         raise DataError(f"split={split!r} is unknown: {nearest(str(split), get_args(Split))}")
-    if not isinstance(clients, int | np.integer) or isinstance(clients, bool) or clients < 1:
+    if not is_whole(clients) or clients < 1:
         raise DataError(f"clients={clients!r} must be a whole number, 1 or more.")
     if clients > len(labels):
         raise DataError(
             f"{len(labels):,} samples cannot be given to {clients:,} clients, one each at least; lower clients."
         )
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+    if not is_whole(seed) or seed < 0:
         raise DataError(f"seed={seed!r} must be a whole number, 0 or more.")
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(labels))  # equal labels are in no order of their own
@@ -128,7 +129,7 @@ def owners(labels: Array, clients: int, split: Split, *, alpha: float = 0.5, see
 
 
 def _dirichlet(labels: Array, order: Array, clients: int, alpha: float, draw: np.random.Generator) -> list[Array]:
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not (math.isfinite(alpha) and alpha > 0):
+    if not is_number(alpha) or alpha <= 0:
         raise DataError(f"alpha={alpha!r} must be a number above 0.")
     classes = _classes(labels)
     stock = [order[classes[order] == c] for c in range(classes.max() + 1)]

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from fedsub.checks import is_number, is_whole
 from fedsub.data.clients import Array, Clients
 from fedsub.data.convex.divide import FEATURES, LABEL, Count, Seed, check_size
 from fedsub.data.datasets.options import Says
@@ -50,8 +51,7 @@ class Planted:
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             whole, least = field.name in ("clients", "samples", "dim", "seed"), int(field.name in _AT_LEAST_ONE)
-            kinds = int | np.integer if whole else int | float | np.number
-            if not isinstance(value, kinds) or isinstance(value, bool) or not least <= value < math.inf:
+            if not (is_whole(value) if whole else is_number(value)) or value < least:
                 word = "whole number" if whole else "number"
                 raise DataError(f"{field.name}={value!r} must be a {word}, {least} or more.")
         check_size(self.clients * self.samples, self.dim, "This problem")

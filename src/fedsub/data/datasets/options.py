@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from fedsub.checks import is_number, is_whole
 from fedsub.errors import DataError, nearest
 
 
@@ -51,8 +52,8 @@ class Option:
             if value not in self.values:
                 raise DataError(f"Option {self.name}={value!r}: {nearest(str(value), map(str, self.values))}")
             return value
-        kinds = (int,) if self.kind is int else (int, float)
-        if not isinstance(value, kinds) or isinstance(value, bool) or not value >= self.least:
+        right = is_whole(value) if self.kind is int else is_number(value)
+        if not right or not value >= self.least:
             raise DataError(f"Option {self.name}={value!r}: expected {self.allowed}.")
         return self.kind(value)
 

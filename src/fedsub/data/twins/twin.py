@@ -7,7 +7,6 @@ block) hold the same samples, however the clients are cut.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedsub.checks import is_number, is_whole
 from fedsub.data.clients import Array, Clients, Column, Space
 from fedsub.data.renumber import assemble, reorder
 from fedsub.data.store import whole_directory, write_json
@@ -192,7 +192,7 @@ def _joined(parts: list[Column]) -> Column:
 
 def cuts(sizes: Array, limit: int) -> Iterator[tuple[int, int]]:
     """Blocks of whole clients with at most ``limit`` samples, or one client."""
-    if not isinstance(limit, int) or limit < 1:
+    if not is_whole(limit) or limit < 1:
         raise DataError(f"block={limit!r} must be a number of samples, 1 or more.")
     ends = np.cumsum(sizes)
     begin, before = 0, 0
@@ -203,10 +203,9 @@ def cuts(sizes: Array, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def check(name: str, scale: Any, seed: Any) -> None:
-    number = isinstance(scale, int | float | np.floating) and not isinstance(scale, bool)
-    if not (number and math.isfinite(scale) and 0 < scale <= LARGEST):
+    if not (is_number(scale) and 0 < scale <= LARGEST):
         raise DataError(f"{name}: scale={scale!r} must be above 0 and at most {LARGEST}; 1 is the published size.")
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+    if not is_whole(seed) or not 0 <= seed < 2**63:
         raise DataError(f"{name}: seed={seed!r} must be a whole number, 0 or more.")
 
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from fedsub import rng
+from fedsub.checks import check_whole
 from fedsub.errors import ConfigError
 from fedsub.families.factorisation.measures import measure
 from fedsub.families.factorisation.rounds import rounds_of
 from fedsub.families.factorisation.settings import SFMF, FedMAvg
 from fedsub.families.factorisation.stacks import Data, from_blocks, from_ratings
-from fedsub.method.batches import check_number
 
 Watch = Callable[[np.ndarray, list[np.ndarray]], dict[str, float]]
 
@@ -87,9 +87,7 @@ def _run(data: Data, widths, rank, rounds, method, start, seed, every, watch) ->
     if not isinstance(method, FedMAvg | SFMF):
         raise ConfigError(f"method must be FedMAvg(…) or SFMF(…), got {method!r}.")
     for name, value in {"rank": rank, "rounds": rounds, "every": every}.items():
-        check_number(name, value, whole=True)
-        if value < 1:
-            raise ConfigError(f"{name} must be at least 1, got {value}.")
+        check_whole(name, value, 1, error=ConfigError)
     w = _start(start, data.rows, rank, seed)
     h = torch.zeros(len(data.columns), rank, max(widths), dtype=w.dtype)
     trainer = rounds_of(method, data, w, h, seed=seed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsub.checks import check_positive
 from fedsub.errors import MethodError, nearest
 
 KINDS = ("none", "nonnegative", "simplex", "ball", "one-hot")
@@ -29,8 +30,7 @@ class Projection:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise MethodError(f"There is no projection {self.kind!r}; {nearest(str(self.kind), KINDS)}")
-        if not (isinstance(self.radius, int | float) and 0 < self.radius < float("inf")):
-            raise MethodError(f"The radius of a ball must be above 0 and finite, got {self.radius!r}.")
+        check_positive("The radius of a ball", self.radius)
 
     @classmethod
     def parse(cls, text: str) -> Projection:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedsub.checks import check_flag, check_mix, check_number, check_positive, check_whole
 from fedsub.errors import MethodError
 from fedsub.families.factorisation.projections import Projection
-from fedsub.method.batches import check_number
 from fedsub.method.slots import Algorithm, Options, Prepared
 from fedsub.trees import Tree
 
@@ -60,19 +59,15 @@ class FedMAvg(Algorithm):
         if self.clients_per_round is not None:
             counts["clients_per_round"] = self.clients_per_round, 1
         for setting, (value, low) in counts.items():
-            check_number(f"{setting} of fedmavg", value, whole=True)
-            if value < low:
-                raise MethodError(f"{setting} of fedmavg must be at least {low}, got {value}.")
-        for setting, low in {"gamma1": 1.0, "gamma2": 0.0}.items():
-            value = getattr(self, setting)
-            if not _finite(value) or value <= low:
-                raise MethodError(f"{setting} of fedmavg must be above {low:g}, got {value!r}.")
-        _check_ridge("fedmavg", self.l2)
-        if not _finite(self.temper) or not 0 <= self.temper <= 1:
-            raise MethodError(f"temper of fedmavg must lie between 0 and 1, got {self.temper!r}.")
+            check_whole(f"{setting} of fedmavg", value, low)
+        check_positive("gamma2 of fedmavg", self.gamma2)
+        check_number("gamma1 of fedmavg", self.gamma1, least=1)
+        if self.gamma1 == 1:
+            raise MethodError("gamma1 of fedmavg must be above 1, got 1: steps on H are 1/c with c = (gamma1/2) L.")
+        check_number("l2 of fedmavg", self.l2, least=0)
+        check_mix("temper of fedmavg", self.temper)
         for setting in ("submodel", "bounded"):
-            if not isinstance(getattr(self, setting), bool):
-                raise MethodError(f"{setting} of fedmavg is True or False, got {getattr(self, setting)!r}.")
+            check_flag(f"{setting} of fedmavg", getattr(self, setting))
         if self.w_set.kind in ("simplex", "one-hot"):
             raise MethodError(f"projection_w may be none, nonnegative or ball:RADIUS, got {self.projection_w!r}.")
         _ = self.h_set
@@ -117,22 +112,11 @@ class SFMF(Algorithm):
     pooled: bool = False
 
     def __post_init__(self) -> None:
-        if not _finite(self.step) or self.step <= 0:
-            raise MethodError(f"step of sfmf must be above 0, got {self.step!r}.")
-        _check_ridge("sfmf", self.l2)
-        if not isinstance(self.submodel, bool):
-            raise MethodError(f"submodel of sfmf is True or False, got {self.submodel!r}.")
+        check_positive("step of sfmf", self.step)
+        check_number("l2 of sfmf", self.l2, least=0)
+        check_flag("submodel of sfmf", self.submodel)
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
         from fedsub.families.factorisation.trainer import prepare
 
         return prepare(self, problem, params, options)
-
-
-def _check_ridge(name: str, value: Any) -> None:
-    if not _finite(value) or value < 0:
-        raise MethodError(f"l2 of {name} must be 0 or more, got {value!r}.")
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) < float("inf")

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedsub.checks import check_positive
 from fedsub.errors import MethodError
 from fedsub.families.mixture import constants as theory
 from fedsub.families.mixture.constants import Constants
@@ -17,7 +18,6 @@ from fedsub.families.mixture.solver import (
     Step,
     check_coin,
     check_lam,
-    check_positive,
     draw_terms,
     new_state,
     toss,
@@ -43,7 +43,8 @@ class Coin(Solver):
     def check(self) -> None:
         check_lam(self.lam)
         check_coin(self.p, self.lam)
-        check_positive("alpha", self.alpha)
+        if self.alpha is not None:  # None: from theory
+            check_positive("alpha", self.alpha)
 
     def best_coin(self, functions: Functions, constants: Constants) -> float:
         raise NotImplementedError

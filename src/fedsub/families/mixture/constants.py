@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fedsub.checks import check_positive
 from fedsub.errors import MethodError
 
 
@@ -23,12 +24,11 @@ class Constants:
     L_terms: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.L < math.inf:
-            raise MethodError(f"L must be a positive number, got {self.L!r}: the largest curvature of a client's loss.")
+        check_positive("L, the largest curvature of a client's loss,", self.L)
         if not 0 <= self.mu <= self.L:
             raise MethodError(f"mu must be from 0 to L = {self.L:g}, got {self.mu!r}.")
-        if self.L_terms is not None and not 0 < self.L_terms < math.inf:
-            raise MethodError(f"L_terms must be a positive number or None (the same as L), got {self.L_terms!r}.")
+        if self.L_terms is not None:  # None: the same as L
+            check_positive("L_terms", self.L_terms)
 
     @property
     def of_terms(self) -> float:

@@ -10,12 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedsub.checks import check_positive
 from fedsub.errors import MethodError
 from fedsub.families.mixture import constants as theory
 from fedsub.families.mixture.coin import Coin
 from fedsub.families.mixture.constants import Constants
 from fedsub.families.mixture.functions import Functions, add, assign
-from fedsub.families.mixture.solver import Solver, State, Step, check_positive, new_state
+from fedsub.families.mixture.solver import Solver, State, Step, new_state
 from fedsub.trees import Tree
 
 
@@ -34,7 +35,8 @@ class LGD(Solver):
     def check(self) -> None:
         if self.local_steps < 1:
             raise MethodError(f"local_steps must be at least 1, got {self.local_steps!r}.")
-        check_positive("alpha", self.alpha)
+        if self.alpha is not None:  # None: from theory
+            check_positive("alpha", self.alpha)
 
     def begin(self, functions: Functions, constants: Constants, start: Tree | None = None) -> State:
         return new_state(functions, start, {}, alpha=1 / constants.L if self.alpha is None else self.alpha)

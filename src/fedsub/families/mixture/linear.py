@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsub.checks import is_whole
 from fedsub.data.clients import Array, Clients
 from fedsub.errors import MethodError
 from fedsub.families.mixture.constants import Constants
@@ -68,7 +69,7 @@ def linear_constants(
     ``bias`` counts as one more feature, which is 1.
     """
     curvature = _curvature(loss)
-    if terms is not None and (not isinstance(terms, int | np.integer) or isinstance(terms, bool) or terms < 1):
+    if terms is not None and (not is_whole(terms) or terms < 1):
         raise MethodError(f"terms={terms!r} must be the number of samples in a term, 1 or more, or None.")
     names = (features,) if isinstance(features, str) else tuple(features)
     kinds = {clients.column(name).space is None for name in names}

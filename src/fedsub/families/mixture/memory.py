@@ -16,8 +16,7 @@ from torch import Tensor
 from fedsub.data.renumber import concatenated, distinct
 from fedsub.errors import MethodError
 from fedsub.families.mixture.functions import Rows
-from fedsub.method.servers.base import put_rows
-from fedsub.trees import Tree, take_rows
+from fedsub.trees import Tree, put_rows, take_rows
 
 if TYPE_CHECKING:
     from fedsub.families.mixture.modules import ModuleFunctions

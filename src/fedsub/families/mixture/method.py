@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsub.checks import check_whole
 from fedsub.errors import ConfigError, MethodError
 from fedsub.families.mixture import SOLVERS
 from fedsub.families.mixture.constants import Constants
@@ -48,8 +49,8 @@ class Mixture(Algorithm):
             raise MethodError(
                 f"solver must be one of {', '.join(SOLVERS)}, such as L2SGDPlus(lam=1); got {self.solver!r}."
             )
-        if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
-            raise MethodError(f"batch_size must be at least 1 (or None for all local data), got {self.batch_size!r}.")
+        if self.batch_size is not None:  # None: all local data
+            check_whole("batch_size", self.batch_size, 1)
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
         functions, reason, fallback = self.functions(problem, params, options)

@@ -13,11 +13,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedsub.checks import check_positive
 from fedsub.families.mixture import constants as theory
 from fedsub.families.mixture.constants import Constants
 from fedsub.families.mixture.functions import Functions, WithProx, add, root_mean_square
 from fedsub.families.mixture.inner import Solved, local_prox
-from fedsub.families.mixture.solver import Solver, State, Step, check_lam, check_positive, new_state
+from fedsub.families.mixture.solver import Solver, State, Step, check_lam, new_state
 from fedsub.trees import Tree
 
 

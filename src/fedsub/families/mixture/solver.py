@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsub import rng
+from fedsub.checks import is_number
 from fedsub.errors import CheckpointError, MethodError
 from fedsub.families.mixture.constants import Constants
 from fedsub.families.mixture.functions import Functions, Memory, assign, copy, zeros_like
@@ -130,19 +131,14 @@ def draw_terms(terms: np.ndarray, number: int, seed: int) -> np.ndarray:
 
 
 def check_lam(lam: float, *, infinite: bool = False) -> None:
-    if not (0 <= lam < math.inf or (infinite and lam == math.inf)):
+    if not (is_number(lam) and lam >= 0) and not (infinite and lam == math.inf):
         raise MethodError(
             f"lam must be 0 (purely local) or a positive number{' or inf' if infinite else ''}, got {lam!r}."
         )
 
 
-def check_positive(name: str, value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise MethodError(f"{name} must be a positive number or None (from theory), got {value!r}.")
-
-
 def check_coin(p: float | None, lam: float) -> None:
-    if p is None or 0 < p < 1 or (p == 0 and lam == 0):
+    if p is None or (is_number(p) and (0 < p < 1 or (p == 0 and lam == 0))):
         return
     why = "never averages, so lam has no effect" if p == 0 else "never trains" if p == 1 else "is no such probability"
     raise MethodError(f"p must lie between 0 and 1, got {p!r}: it {why}. Use None for the best p; p=0 goes with lam=0.")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedsub import rng
+from fedsub.checks import check_flag
 from fedsub.errors import DataError, MethodError
-from fedsub.method.batches import check_number
 from fedsub.method.codecs.wire import Reader, raw
 from fedsub.method.groups import Group
 from fedsub.method.slots import Message, Method, Part, Work
@@ -104,8 +104,7 @@ class Codec(Part):
         return ("residual",) if self.feedback else ()
 
     def check(self, method: Method) -> None:
-        if not isinstance(self.feedback, bool):
-            raise MethodError(f"feedback of {type(self).__name__} must be True or False, got {self.feedback!r}.")
+        check_flag(f"feedback of {type(self).__name__}", self.feedback)
         if self.feedback and method.sampler.may_repeat:
             raise MethodError(
                 f"{type(self).__name__} adds what it left out before, and a client that is drawn twice in a round "
@@ -211,10 +210,3 @@ def _back(values: np.ndarray, like: Tensor, real: Tensor | None) -> Tensor:
 def bit_bytes(sizes: np.ndarray) -> np.ndarray:
     """Bytes of that many bits."""
     return (sizes + 7) // 8
-
-
-def check_share(codec: Codec, share: float) -> None:
-    name = f"share of {type(codec).__name__}"
-    check_number(name, share)
-    if not 0 < share <= 1:
-        raise MethodError(f"{name} must be above 0 and at most 1 (0.01 sends one value in a hundred), got {share}.")

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsub.checks import check_share
 from fedsub.errors import MethodError
-from fedsub.method.codecs.base import Codec, Coded, Segments, bit_bytes, check_share
+from fedsub.method.codecs.base import Codec, Coded, Segments, bit_bytes
 from fedsub.method.codecs.wire import Reader, encode_rows, raw, row_id_bytes
 from fedsub.method.slots import Method
 
@@ -27,7 +28,7 @@ class TopK(Codec):
 
     def check(self, method: Method) -> None:
         super().check(method)
-        check_share(self, self.share)
+        check_share(f"share of {type(self).__name__}", self.share, hint="0.01 sends one value in a hundred")
 
     def compress(self, x: Segments) -> Coded:
         k = _how_many(x.sizes, self.share)
@@ -71,7 +72,7 @@ class RandomK(Codec):
 
     def check(self, method: Method) -> None:
         super().check(method)
-        check_share(self, self.share)
+        check_share(f"share of {type(self).__name__}", self.share, hint="0.01 sends one value in a hundred")
         if self.scale is not None and not isinstance(self.scale, bool):
             raise MethodError(f"scale of RandomK is None (d/k without feedback), True or False, got {self.scale!r}.")
         if self.scale and self.feedback:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Unpack
 
-from fedsub.errors import MethodError
+from fedsub.checks import check_whole
 from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
-from fedsub.method.batches import check_number
 from fedsub.method.compose import Common
 from fedsub.method.named.catalogue import composed, named
 from fedsub.method.slots import Method
@@ -100,9 +99,7 @@ def centralsgd(
     One batch holds batch_size · clients_per_round samples. A baseline, not a federated method.
     """
     for setting, value in {"batch_size": batch_size, "clients_per_round": clients_per_round}.items():
-        check_number(f"{setting} of centralsgd", value, whole=True)
-        if value < 1:
-            raise MethodError(f"{setting} of centralsgd must be at least 1, got {value}.")
+        check_whole(f"{setting} of centralsgd", value, 1)
     size = batch_size * clients_per_round
     common = Common(
         lr=lr, local_steps=local_steps, batch_size=size, clients_per_round=None, batches=batches, clip_norm=clip_norm,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
+from fedsub.checks import check_positive
 from fedsub.method.slots import Method, Part, Total
 from fedsub.trees import Tree
 
@@ -24,9 +23,7 @@ class ClipRows(Part):
     max_norm: float = 1.0
 
     def check(self, method: Method) -> None:
-        check_number("max_norm of ClipRows", self.max_norm)
-        if not self.max_norm > 0:
-            raise MethodError(f"max_norm of ClipRows must be positive, got {self.max_norm}.")
+        check_positive("max_norm of ClipRows", self.max_norm)
 
     def limit(self, update: Tree, total: Total) -> None:
         for name, value in update.items():

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import torch
 
+from fedsub.checks import check_number
 from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
 from fedsub.method.slots import Method, Part, Work
 from fedsub.trees import Tree
 
@@ -25,9 +25,7 @@ class Prox(Part):
     pure_step: ClassVar[bool] = True
 
     def check(self, method: Method) -> None:
-        check_number("mu of Prox", self.mu)
-        if self.mu < 0:
-            raise MethodError(f"mu of Prox must not be negative, got {self.mu}.")
+        check_number("mu of Prox", self.mu, least=0)
         lr = getattr(method.local, "largest_lr", method.local.lr)
         if self.mu * lr > 1:
             raise MethodError(

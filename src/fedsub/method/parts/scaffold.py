@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsub.checks import check_share
 from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
 from fedsub.method.slots import Message, Method, Part, Total, Work
 from fedsub.trees import Tree
 
@@ -41,9 +41,7 @@ class ControlVariates(Part):
     def check(self, method: Method) -> None:
         if self.option not in ("I", "II"):
             raise MethodError(f'option of ControlVariates must be "I" or "II", got {self.option!r}.')
-        check_number("share of ControlVariates", self.share)
-        if not 0 < self.share <= 1:
-            raise MethodError(f"share of ControlVariates is of the round's batches, above 0 up to 1; got {self.share}.")
+        check_share("share of ControlVariates", self.share, hint="it is the share of the round's batches")
         if method.average.needs_held:
             raise MethodError(
                 "Scaffold's c follows the mean of all clients' variates by what the cohort adds to it; a mean over the "

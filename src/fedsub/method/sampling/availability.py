@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedsub import rng
+from fedsub.checks import check_share, check_whole
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
-from fedsub.method.sampling.base import BoundSampler, check_count, check_share
+from fedsub.method.sampling.base import BoundSampler
 from fedsub.method.slots import Probe, Sampler
 
 
@@ -69,7 +70,7 @@ class Daily:
     share: float
 
     def __post_init__(self) -> None:
-        check_count("period", self.period)
+        check_whole("period", self.period, 1)
         check_share("share", self.share)
         if self.share * self.period < 1 - 1e-9:
             raise MethodError(

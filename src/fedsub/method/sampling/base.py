@@ -6,7 +6,6 @@ import numpy as np
 
 from fedsub import rng
 from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
 from fedsub.method.groups import Cohort
 from fedsub.method.slots import Probe
 
@@ -72,22 +71,3 @@ def by_size(pool: np.ndarray, sizes: np.ndarray, count: int, seed: int, round: i
     """
     times = -np.log1p(-rng.uniform(rng.key(seed, rng.COHORT, round, pool))) / sizes[pool]
     return largest(pool, -times, count, seed, round)
-
-
-def check_count(name: str, value: int) -> None:
-    """Refuse a number of clients (or rounds) that is not a whole number of at least 1."""
-    check_number(name, value, whole=True)
-    if value < 1:
-        raise MethodError(f"{name} must be at least 1, got {value}.")
-
-
-def check_share(name: str, value: float) -> None:
-    """Refuse a number outside (0, 1]."""
-    check_number(name, value)
-    if not 0 < value <= 1:
-        raise MethodError(f"{name} must be above 0 and at most 1, got {value}.")
-
-
-def check_switch(name: str, value: bool) -> None:
-    if not isinstance(value, bool):
-        raise MethodError(f"{name} must be True or False, got {value!r}.")

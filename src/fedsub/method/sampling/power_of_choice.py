@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsub.checks import check_whole
 from fedsub.errors import MethodError, nearest
 from fedsub.method.groups import Cohort
-from fedsub.method.sampling.base import BoundSampler, by_size, check_count, largest
+from fedsub.method.sampling.base import BoundSampler, by_size, largest
 from fedsub.method.slots import Probe
 
 VARIANTS = ("pow", "cpow", "rpow")
@@ -38,8 +39,8 @@ class PowerOfChoice:
     variant: str = "pow"
 
     def __post_init__(self) -> None:
-        check_count("clients_per_round", self.clients_per_round)
-        check_count("candidates", self.candidates)
+        check_whole("clients_per_round", self.clients_per_round, 1)
+        check_whole("candidates", self.candidates, 1)
         if self.candidates < self.clients_per_round:
             raise MethodError(
                 f"candidates={self.candidates} is less than clients_per_round={self.clients_per_round}; "

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsub.checks import check_flag, check_share, check_whole
 from fedsub.method.groups import Cohort
-from fedsub.method.sampling.base import BoundSampler, check_count, check_share, check_switch, largest
+from fedsub.method.sampling.base import BoundSampler, largest
 from fedsub.method.slots import Probe
 
 
@@ -40,9 +41,9 @@ class UCB:
     stale_discount: bool = False
 
     def __post_init__(self) -> None:
-        check_count("clients_per_round", self.clients_per_round)
+        check_whole("clients_per_round", self.clients_per_round, 1)
         check_share("gamma", self.gamma)
-        check_switch("stale_discount", self.stale_discount)
+        check_flag("stale_discount", self.stale_discount)
 
     def bind(self, sizes: np.ndarray) -> BoundSampler:
         return _BoundUCB(sizes, self)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsub import rng
+from fedsub.checks import check_flag, check_whole
 from fedsub.method.groups import Cohort
-from fedsub.method.sampling.base import BoundSampler, by_size, check_count, check_switch
+from fedsub.method.sampling.base import BoundSampler, by_size
 from fedsub.method.slots import Probe
 
 
@@ -20,8 +21,8 @@ class _Draws:
     replacement: bool = False
 
     def __post_init__(self) -> None:
-        check_count("clients_per_round", self.clients_per_round)
-        check_switch("replacement", self.replacement)
+        check_whole("clients_per_round", self.clients_per_round, 1)
+        check_flag("replacement", self.replacement)
 
 
 class _BoundDraws(BoundSampler):
@@ -101,7 +102,7 @@ class Poisson:
     clients_per_round: int = 50
 
     def __post_init__(self) -> None:
-        check_count("clients_per_round", self.clients_per_round)
+        check_whole("clients_per_round", self.clients_per_round, 1)
 
     def bind(self, sizes: np.ndarray) -> BoundSampler:
         return _BoundPoisson(sizes, self)

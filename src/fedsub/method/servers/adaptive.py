@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsub.checks import check_decay, check_flag, check_positive
 from fedsub.method.patterns import Groups
-from fedsub.method.servers.base import Gaps, RowServer, by_row, check_decay, check_flag, check_positive
+from fedsub.method.servers.base import Gaps, RowServer, by_row
 from fedsub.method.servers.fading import fading, usable
 from fedsub.trees import Tree
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedsub.checks import check_decay, check_flag
 from fedsub.method.patterns import Groups
-from fedsub.method.servers.base import Gaps, RowServer, check_decay, check_flag
+from fedsub.method.servers.base import Gaps, RowServer
 from fedsub.trees import Tree
 
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
+from fedsub.checks import check_positive
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
-from fedsub.trees import Tree, add_rows, take_rows
+from fedsub.trees import Tree, add_rows, put_rows, take_rows
 
 CHUNK = 1 << 18  # elements of a table that catch up at once: all rows of a large one would take much memory
 
@@ -110,7 +108,7 @@ class RowServer:
                 continue
             since = last if rows is None else take_rows(last, rows[name])
             behind = since < round
-            at = true(behind) if rows is None else where(behind, rows[name]).long()
+            at = indices(behind) if rows is None else selected(rows[name], behind).long()
             lr = setting(self.groups, name, "lr", self.lr)
             most = max(1, CHUNK * len(param) // max(1, param.numel()))
             for start in range(0, len(at), most):
@@ -123,11 +121,12 @@ class RowServer:
         gaps = Gaps(round - since)
         if gaps.most == round:  # most often rows that nobody ever sent: what is at rest stays at rest
             if self.waits:
-                new = where(since == 0, rows)
+                new = selected(rows, since == 0)
                 held = {slot: self.first(slot, param[:1], True) for slot in self.waits}  # one row: all are alike
                 self.wait(held, Gaps(torch.full((1,), round, device=since.device)))
                 self._put(name, new, {slot: one.expand(len(new), *one.shape[1:]) for slot, one in held.items()}, state)
-            rows, gaps = where(since > 0, rows), Gaps(where(since > 0, gaps.rounds))
+            sent = since > 0
+            rows, gaps = selected(rows, sent), Gaps(selected(gaps.rounds, sent))
         if len(rows):
             held = self._take(name, rows, state, self.slots)
             add_rows(param, rows, times(self.drift(held, gaps), lr))
@@ -141,15 +140,6 @@ class RowServer:
             put_rows(state[f"{slot}/{name}"], rows, values)
 
 
-def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Replace some rows of a table."""
-    rows = rows.long()
-    if table.numel() == len(table):  # as in trees.take_rows
-        table.view(-1).scatter_(0, rows, values.reshape(-1))
-    else:
-        table.index_copy_(0, rows, values)
-
-
 def _stamp(last: Tensor, rows: Tensor, round: int) -> None:
     if last.device.type == "cpu":  # numpy takes a third of the time
         last.numpy()[rows.numpy()] = round
@@ -157,14 +147,14 @@ def _stamp(last: Tensor, rows: Tensor, round: int) -> None:
         last.index_fill_(0, rows, round)
 
 
-def true(mask: Tensor) -> Tensor:
+def indices(mask: Tensor) -> Tensor:
     """Where a mask holds, int64."""
     if mask.device.type == "cpu":  # numpy is ten times as fast
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().view(-1)
 
 
-def where(mask: Tensor, values: Tensor) -> Tensor:
+def selected(values: Tensor, mask: Tensor) -> Tensor:
     """The values at which a mask holds."""
     if mask.device.type == "cpu":
         return torch.from_numpy(values.numpy().compress(mask.numpy()))
@@ -244,21 +234,3 @@ def _geometric(ratio: float, k: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 def _tabulated(function, base: float, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return function(base, torch.arange(size, dtype=torch.float64, device=device)).to(dtype)
-
-
-def check_positive(name: str, value: Any) -> None:
-    check_number(name, value)
-    if not value > 0:
-        raise MethodError(f"{name} must be positive, got {value}.")
-
-
-def check_decay(name: str, value: Any) -> None:
-    """Refuse the share of a running mean that is kept from round to round unless it lies in [0, 1)."""
-    check_number(name, value)
-    if not 0 <= value < 1:
-        raise MethodError(f"{name} must be at least 0 and less than 1, the share kept each round; got {value}.")
-
-
-def check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise MethodError(f"{name} must be True or False, got {value!r}.")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsub.checks import check_number
 from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
 from fedsub.method.patterns import Groups
 from fedsub.method.servers.base import RowServer, by_row
 from fedsub.trees import Tree

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from fedsub.errors import MethodError
-from fedsub.method.batches import check_number
+from fedsub.checks import check_flag, check_mix, check_share
 from fedsub.method.patterns import Groups
-from fedsub.method.servers.base import Gaps, RowServer, check_flag
+from fedsub.method.servers.base import Gaps, RowServer
 from fedsub.trees import Tree
 
 
@@ -35,16 +34,10 @@ class ScaffoldHistory(RowServer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("beta of ScaffoldHistory", self.beta)
+        check_mix("beta of ScaffoldHistory", self.beta, hint="0 is Add, 1 moves by the history only")
         check_flag("sparse_server", self.sparse_server)
-        if not 0 <= self.beta <= 1:
-            raise MethodError(f"beta must lie between 0 (Add) and 1 (history only), got {self.beta}.")
         if self.rho is not None:
-            check_number("rho of ScaffoldHistory", self.rho)
-            if not 0 < self.rho <= 1:
-                raise MethodError(
-                    f"rho must be more than 0 and at most 1, got {self.rho}; use clients per round / clients."
-                )
+            check_share("rho of ScaffoldHistory", self.rho, hint="use clients per round / clients")
 
     def fitted(self, share: float) -> ScaffoldHistory:
         return self if self.rho is not None else replace(self, rho=share)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsub.checks import check_flag
 from fedsub.errors import MethodError
-from fedsub.method.servers.base import check_flag, put_rows
-from fedsub.trees import Tree, add_rows, take_rows
+from fedsub.trees import Tree, add_rows, put_rows, take_rows
 
 MANY_ROWS = 1_000_000
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsub.checks import check_whole
 from fedsub.data.clients import Clients
 from fedsub.errors import ConfigError, nearest
 from fedsub.objective.losses import Batch, Squared
@@ -49,8 +50,7 @@ def factorisation(
     ``offset``: "user" (every client's own mean, of which new clients get the mean of all ratings), "mean" (of all
     ratings, for everybody) or "none".
     """
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise ConfigError(f"rank must be a whole number of at least 1, got {rank!r}.")
+    check_whole("rank", rank, 1, error=ConfigError)
     if offset not in OFFSETS:
         raise ConfigError(f"There is no offset {offset!r}; {nearest(str(offset), OFFSETS)}")
     roles = Roles(clients, "factorisation", COLUMNS, columns)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsub.checks import check_number, check_positive, check_whole
 from fedsub.errors import ConfigError
-from fedsub.study.costs.checks import amount, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,9 @@ class Collective:
 
     def seconds(self, bandwidth: float, latency: float, bytes_per_parameter: int = 4) -> float:
         """steps · α + serial · bytes / bandwidth, with bytes/s of one link and α seconds a message."""
-        size = whole("bytes_per_parameter", bytes_per_parameter, 1)
-        speed, wait = amount("bandwidth", bandwidth), amount("latency", latency, zero=True)
+        size = check_whole("bytes_per_parameter", bytes_per_parameter, 1, error=ConfigError)
+        speed = check_positive("bandwidth", bandwidth, error=ConfigError)
+        wait = check_number("latency", latency, least=0, error=ConfigError)
         return self.steps * wait + self.serial * size / speed
 
 
@@ -106,7 +107,8 @@ def chunk_sizes(workers: int, parameters: int) -> np.ndarray:
 
 
 def _checked(workers: int, parameters: int) -> tuple[int, int]:
-    return whole("workers", workers, 1), whole("parameters", parameters, 0)
+    k = check_whole("workers", workers, 1, error=ConfigError)
+    return k, check_whole("parameters", parameters, 0, error=ConfigError)
 
 
 def _integers(vectors: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsub import rng
+from fedsub.checks import check_column, check_number, check_positive, check_whole
 from fedsub.errors import ConfigError, nearest
-from fedsub.study.costs.checks import amount, column, whole
 
 _DEVICES = 0xDE71CE  # keeps these draws apart from others of purpose OTHER
 
@@ -26,8 +26,8 @@ class LogNormal:
     sigma: float = 0.0
 
     def __post_init__(self) -> None:
-        amount("median", self.median)
-        amount("sigma", self.sigma, zero=True)
+        check_positive("median", self.median, error=ConfigError)
+        check_number("sigma", self.sigma, least=0, error=ConfigError)
 
     def draw(self, clients: np.ndarray, *key: int) -> np.ndarray:
         """One value per client, a pure function of the key and the client's number (Box and Muller, 1958)."""
@@ -58,14 +58,16 @@ class Devices:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError(f"The devices' name is {self.name!r}, expected text; it stands beneath the plots.")
-        amount("overhead", self.overhead, zero=True)
-        whole("seed", self.seed, 0)
+        check_number("overhead", self.overhead, least=0, error=ConfigError)
+        check_whole("seed", self.seed, 0, error=ConfigError)
         for name in ("download", "upload", "latency", "speed"):
             value, zero = getattr(self, name), name == "latency"
             if isinstance(value, int | float | np.number):
-                amount(name, value, zero=zero)
+                check_number(name, value, least=0, error=ConfigError)
+                if not zero:
+                    check_positive(name, value, error=ConfigError)
             elif not isinstance(value, LogNormal):
-                object.__setattr__(self, name, column(name, value, zero=zero))
+                object.__setattr__(self, name, check_column(name, value, zero=zero))
 
     def of(self, name: str, clients: np.ndarray) -> np.ndarray:
         """``name`` ("download", "upload", "latency" or "speed") of these clients."""

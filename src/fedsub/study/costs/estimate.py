@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsub.checks import check_number
 from fedsub.disk.files import JsonLines
 from fedsub.disk.rundir import SAMPLES
 from fedsub.errors import CheckpointError, ConfigError
-from fedsub.study.costs.checks import amount
 from fedsub.study.costs.devices import Devices
 from fedsub.study.costs.roundtime import round_seconds
 
@@ -35,7 +35,7 @@ def estimated_seconds(
     A sampler that probes candidates adds an exchange before the round: they download (``probe_down``), pass
     their samples forward (cpow: one batch), at the share ``forward`` of the cost of training on them, and answer.
     """
-    amount("forward", forward, zero=True)
+    check_number("forward", forward, least=0, error=ConfigError)
     folder = _folder(run)
     local, probe = _work(folder)
     sizes = _sizes(folder)

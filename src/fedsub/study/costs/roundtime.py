@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsub.checks import check_column, check_positive, check_share
 from fedsub.errors import ConfigError
-from fedsub.study.costs.checks import amount, column
 from fedsub.study.costs.devices import Devices
 
 
@@ -23,8 +23,8 @@ def client_seconds(devices: Devices, clients: Any, down: Any, up: Any, samples: 
     if who.ndim != 1 or (len(who) and (who.dtype.kind not in "iu" or who.min() < 0)):
         raise ConfigError(f"clients is {clients!r}, expected the numbers of clients, 0 or more; give a list of them.")
     who = who.astype(np.int64)
-    got, gave = column("down", down, len(who)), column("up", up, len(who))
-    trained = column("samples", samples, len(who))
+    got, gave = check_column("down", down, len(who)), check_column("up", up, len(who))
+    trained = check_column("samples", samples, len(who))
     latency = devices.of("latency", who)
     seconds = latency * ((got > 0).astype(float) + (gave > 0))
     seconds += got / devices.of("download", who) + gave / devices.of("upload", who)
@@ -47,9 +47,8 @@ def round_seconds(
     latest. A client that was drawn twice does one after the other.
     """
     if deadline is not None:
-        amount("deadline", deadline)
-    if amount("quantile", quantile) > 1:
-        raise ConfigError(f"quantile is {quantile!r}, expected a share of the cohort above 0 and up to 1; give one.")
+        check_positive("deadline", deadline, error=ConfigError)
+    check_share("quantile", quantile, hint="it is the share of the cohort that is waited for", error=ConfigError)
     each = client_seconds(devices, clients, down, up, samples)
     if not len(each):
         return devices.overhead

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsub.checks import check_number, check_whole
 from fedsub.errors import ConfigError
-from fedsub.study.costs.checks import amount, whole
 
 if TYPE_CHECKING:
     from fedsub.objective.problem import Problem
@@ -69,13 +69,13 @@ def sign_ratio(parameters: int) -> float:
 
     d bits, and one 32-bit scale (EF-SignSGD) for d coordinates that are compressed together.
     """
-    d = whole("parameters", parameters, 1)
+    d = check_whole("parameters", parameters, 1, error=ConfigError)
     return (d + 32) / (32 * d)
 
 
 def l2gd_averagings(p: float) -> float:
     """L2GD communicates when an averaging step follows a local one: p (1 − p) times per iteration."""
-    chance = amount("p", p, zero=True)
+    chance = check_number("p", p, least=0, error=ConfigError)
     if chance > 1:
         raise ConfigError(f"p is {p!r}, expected the chance of an averaging step, 0 to 1; give such a number.")
     return chance * (1 - chance)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
+from fedsub.checks import check_seed, check_whole, is_number
 from fedsub.data.clients import Clients
 from fedsub.disk.files import dump, remove_temporaries, write_atomic, writing
 from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError, nearest
@@ -309,7 +309,7 @@ def _parts(
         if retrain is True:
             raise ConfigError("validation was given as Clients; give retrain the Clients that hold both parts, too.")
         return clients, validation, whole
-    if isinstance(validation, bool) or not isinstance(validation, int | float) or not 0 < validation < 1:
+    if not is_number(validation) or not 0 < validation < 1:
         raise ConfigError(
             f"validation is {validation!r}, expected the share of the training samples to choose by, such as 0.1, "
             "or Clients."
@@ -321,10 +321,8 @@ def _parts(
 def _check(workers: Any, trials: Any, search: Any, seed: Any, rounds: Any, options: dict[str, Any]) -> None:
     counts = {"workers": workers, "rounds": rounds} | ({"trials": trials} if trials is not None else {})
     for name, value in counts.items():
-        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
-            raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}.")
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise ConfigError(f"search_seed must be a whole number with 0 ≤ search_seed < 2**32, got {seed!r}.")
+        check_whole(name, value, 1, error=ConfigError)
+    check_seed("search_seed", seed, bits=32)
     if search is not None and search not in SEARCHES:
         raise ConfigError(f"search is {search!r}; {nearest(str(search), SEARCHES)}")
     taken = sorted({"splits", "seed", "callbacks", "copy", "stop_at_target", "checkpoint_every"} & options.keys())

@@ -13,13 +13,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
 from fedsub import rng
+from fedsub.checks import is_number
 from fedsub.errors import ConfigError, MethodError, nearest
 from fedsub.method.compose import Common
 from fedsub.method.slots import Algorithm
@@ -147,7 +147,7 @@ def _numbers(title: str, values: Any) -> tuple[float, ...]:
         raise ConfigError(f"The axis {title} is {values!r}, expected a list of numbers or a text. {HOW}")
     found = [v.item() if isinstance(v, np.generic) else v for v in values]
     for value in found:
-        if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        if not is_number(value):
             raise ConfigError(f"The axis {title} has the value {value!r}, expected a finite number. {HOW}")
     return tuple(found) or _empty(title)
 

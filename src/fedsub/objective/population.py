@@ -33,6 +33,7 @@ class Population:
     dense: tuple[str, ...]
     rows: Mapping[str, int]  # space -> how many rows it has
     counted: Heat  # (space, weighted) -> n_m or W_m of every row
+    padding: frozenset[str] = frozenset()  # tables whose row 0 means nothing
 
     @classmethod
     def of(cls, problem: Problem) -> Population:
@@ -42,7 +43,8 @@ class Population:
             return weighted_heat(spaces[space], sizes) if weighted else row_heat(spaces[space]).astype(np.float64)
 
         tables = {name: space.name for name, space in problem.tables.items()}
-        return cls(sizes, tables, problem.dense, {name: space.size for name, space in spaces.items()}, counted)
+        rows = {name: space.size for name, space in spaces.items()}
+        return cls(sizes, tables, problem.dense, rows, counted, problem.padding)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -65,7 +67,7 @@ class Population:
         arrays = {"sizes": self.sizes}
         for space in self.rows:
             arrays |= {f"heat/{space}": self.heat(space), f"weighted/{space}": self.weighted_heat(space)}
-        names = {"tables": dict(self.tables), "dense": list(self.dense)}
+        names = {"tables": dict(self.tables), "dense": list(self.dense), "padding": sorted(self.padding)}
         save_file(arrays, Path(path), metadata={"fedsub": "population 1", "names": json.dumps(names)})
 
     @classmethod
@@ -83,6 +85,7 @@ class Population:
             def counted(space: str, weighted: bool) -> np.ndarray:
                 return arrays[f"weighted/{space}" if weighted else f"heat/{space}"]
 
-            return cls(arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted)
+            padding = frozenset(names["padding"])
+            return cls(arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted, padding)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as err:
             raise DataError(f"{path} is no population as Population.save writes it ({err}); write it again.") from err

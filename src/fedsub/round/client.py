@@ -66,7 +66,9 @@ class ClientHalf:
         if pair:
             _halve(message, work)
         losses, steps = losses[:, :count], batches.steps[:count]
-        uplink = self._uplink(_first(down, count), message, losses, steps, good[:count], engine.stacked)
+        moments = _moments(losses, steps, engine.stacked)
+        good = good[:count] & np.isfinite(moments[0])
+        uplink = self._uplink(_first(down, count), message, moments, good, engine.stacked)
         return uplink, self._kept(work)
 
     def ask(self, down: Downlink) -> Uplink:
@@ -165,9 +167,12 @@ class ClientHalf:
         return {part: {slot: stacked(tree) for slot, tree in slots.items()} for part, slots in work.client.items()}
 
     def _uplink(
-        self, down: Downlink, message: Message, losses: np.ndarray, steps: np.ndarray, good: np.ndarray, stacked: bool
+        self, down: Downlink, message: Message, moments: tuple[np.ndarray, np.ndarray], good: np.ndarray, stacked: bool
     ) -> Uplink:
-        """What is sent: everything times a_i, and nothing of clients that refuse themselves."""
+        """What is sent: everything times a_i, and nothing of clients that refuse themselves.
+
+        ``moments``: mean and deviation of the training loss.
+        """
         who = down.who
         weights = self.method.average.weight(self.problem.clients.sizes[self.places(who.clients)]) * good
         once = {f"{p.key}.{n}" for p in self.method.parts if p.client_slots for n in p.payloads}
@@ -175,7 +180,7 @@ class ClientHalf:
         for name, tree in message.trees.items():
             factors = weights * (who.repeats == 0) if name in once else weights
             trees[name] = self._weighted(tree, factors, down.counts, sound=bool(good.all()), stacked=stacked)
-        mean, deviation = _moments(losses, steps, stacked)
+        mean, deviation = moments
         sums = {"weight": weights, "count": good.astype(np.float64), "loss": np.where(good, mean, 0.0)}
         for name, values in message.numbers.items():
             sums[name] = np.where(good, values.double().cpu().numpy(), 0.0) * weights

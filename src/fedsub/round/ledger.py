@@ -1,7 +1,7 @@
 """Bytes: the lengths of the messages of a round, by client. One ledger for every family of methods.
 
-A client names its rows (up), receives them (down) and returns what it computed (up). A simulation computes the lengths
-without writing a byte; the tests write every message and compare.
+A client is invited (down), names its rows (up), receives them (down) and returns what it computed (up). A simulation
+computes the lengths without writing a byte; the tests write every message and compare.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Ledger:
         return out * (not self.pooled)
 
     def down(self, counts: Mapping[str, np.ndarray], clients: int, *, probe: bool = False) -> np.ndarray:
-        """To clients that hold so many rows of each space."""
-        return lengths(self.schema.down(probe), counts, clients) * (not self.pooled)
+        """To clients that hold so many rows of each space: the invitation, and what they asked for."""
+        return (self._empty + lengths(self.schema.down(probe), counts, clients)) * (not self.pooled)
 
     def up(self, uplink: Uplink, counts: Mapping[str, np.ndarray], *, probe: bool = False) -> np.ndarray:
         """From clients that hold so many rows of each space."""

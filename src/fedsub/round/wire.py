@@ -1,6 +1,7 @@
 """Messages as bytes: a versioned head, plain tensors, and a digest. Little-endian, nothing executable.
 
-    magic "fsub" | version u16 | kind u8 | flags u8 | run u64 | round u64 | client u64 | repeat u32 | tensors u32
+    magic "fsub" | version u16 | kind u8 | flags u8 | run u64 | round u64 | client u64 | accepted u64 | repeat u32
+    | tensors u32
     per tensor: bytes of its name u16 | type u8 | dimensions u8 | each u64 | the name, UTF-8
     the tensors' values, one behind the other
     digest: BLAKE2b of all that, 16 bytes
@@ -24,10 +25,10 @@ from torch import Tensor
 from fedsub.errors import WireError
 
 MAGIC, VERSION = b"fsub", 1
-HELLO, WELCOME, ROWS, DOWN, UP = range(1, 6)  # kinds
+HELLO, WELCOME, INVITE, ROWS, DOWN, UP = range(1, 7)  # kinds
 REFUSED, ALL_DATA, ONE_BATCH = 1, 2, 4  # flags: of an uplink; of a downlink that only asks for the loss
 
-_HEAD = struct.Struct("<4sHBBQQQII")
+_HEAD = struct.Struct("<4sHBBQQQQII")
 _ENTRY, _LENGTH = struct.Struct("<HBB"), struct.Struct("<Q")
 _DIGEST = 16
 _MOST_DIMENSIONS = 8
@@ -41,7 +42,11 @@ _CODES = {dtype: code for code, dtype in enumerate(TYPES)}
 
 @dataclass(frozen=True)
 class Envelope:
-    """One message of one client. ``run`` keeps those of different runs apart."""
+    """One message of one client.
+
+    ``run`` keeps those of different runs apart; ``accepted`` tells a client the last of its rounds that entered the
+    model, so that a lost answer does not fork what it keeps.
+    """
 
     kind: int
     round: int
@@ -49,6 +54,7 @@ class Envelope:
     repeat: int = 0
     run: int = 0
     flags: int = 0
+    accepted: int = 0
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -56,8 +62,8 @@ def write(message: Envelope) -> bytes:
     """The bytes of a message."""
     parts = [
         _HEAD.pack(
-            MAGIC, VERSION, message.kind, message.flags, message.run, message.round, message.client, message.repeat,
-            len(message.tensors),
+            MAGIC, VERSION, message.kind, message.flags, message.run, message.round, message.client, message.accepted,
+            message.repeat, len(message.tensors),
         )
     ]  # fmt: skip
     values = []
@@ -84,7 +90,7 @@ def read(data: bytes, kind: int | None = None) -> Envelope:
         )
     if data[:4] != MAGIC:
         raise WireError(f"A message begins with {MAGIC!r}, this one with {bytes(data[:4])!r}: it is none of fedsub's.")
-    _, version, found, flags, run, round, client, repeat, count = _HEAD.unpack_from(data)
+    _, version, found, flags, run, round, client, accepted, repeat, count = _HEAD.unpack_from(data)
     if version != VERSION:
         raise WireError(f"The message is of version {version}, this fedsub reads {VERSION}; install the same on both.")
     if blake2b(data[:-_DIGEST], digest_size=_DIGEST).digest() != data[-_DIGEST:]:
@@ -98,7 +104,7 @@ def read(data: bytes, kind: int | None = None) -> Envelope:
         at += size
     if at != len(data) - _DIGEST:
         raise WireError(f"A message has {len(data) - _DIGEST - at} bytes more than its tensors take.")
-    return Envelope(found, round, client, repeat, run, flags, tensors)
+    return Envelope(found, round, client, repeat, run, flags, accepted, tensors)
 
 
 def _entries(data: bytes, count: int) -> tuple[dict[str, tuple[torch.dtype, tuple[int, ...], int]], int]:

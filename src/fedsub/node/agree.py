@@ -1,0 +1,35 @@
+"""Do server and client mean the same? Digests that the handshake compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from fedsub.method.described import describe
+from fedsub.method.slots import Method
+from fedsub.objective.objective import Objective
+from fedsub.trees import Tree
+
+
+def method_digest(method: Method) -> int:
+    """A number that equal settings share."""
+    return _digest(method.describe())
+
+
+def model_digest(params: Tree, tables: Mapping[str, str], objective: Objective | None = None) -> int:
+    """Of names, types and shapes, with a table's rows left open."""
+    shapes = {
+        name: [str(value.dtype), list(value.shape[name in tables :]), tables.get(name)]
+        for name, value in params.items()
+    }
+    return _digest({"parameters": shapes})
+
+
+def loss_digest(objective: Objective) -> int:
+    return _digest({"loss": describe(objective.loss), "l2": objective.l2})
+
+
+def _digest(value: object) -> int:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "little")

@@ -1,0 +1,144 @@
+"""`Node`: one client by itself. It has its data, its memory and what it was sent; it returns bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedsub.data.clients import Clients
+from fedsub.errors import WireError
+from fedsub.method.codecs.wire import encode_rows
+from fedsub.method.groups import Cohort
+from fedsub.method.slots import Method, Start
+from fedsub.node.agree import method_digest, model_digest
+from fedsub.node.share import alone
+from fedsub.node.store import Store
+from fedsub.objective.objective import Objective
+from fedsub.objective.problem import Problem
+from fedsub.round import wire
+from fedsub.round.client import ClientHalf
+from fedsub.round.engines.base import Plan
+from fedsub.round.engines.inspecting import inspect
+from fedsub.round.engines.serial import Serial
+from fedsub.round.here import keep
+from fedsub.round.letters import Letters
+from fedsub.round.memory import ClientState, first_words
+from fedsub.round.quiet import one_thread
+from fedsub.round.schema import Schema
+
+MakeObjective = Callable[[Mapping[str, int]], Objective]  # (space -> how many rows its tables need)
+
+
+class Node:
+    """A client's half of a run, for one client.
+
+    ``data`` is a directory with this client's samples alone, under the numbering that all clients share (see
+    `hand_out`). ``objective`` makes the objective for tables of given sizes: the node's tables have only the rows that
+    it holds. ``number`` is the client's place in the population, from which its randomness follows. What it keeps lies
+    in ``folder``. The node runs only what is installed on it; messages hold numbers.
+    """
+
+    def __init__(
+        self,
+        data: str | os.PathLike[str] | Clients,
+        objective: MakeObjective,
+        method: Method,
+        number: int,
+        folder: str | os.PathLike[str],
+    ):
+        own = data if isinstance(data, Clients) else Clients.open(data, verify=True)
+        self.method, self.number = method, number
+        self.held = {name: np.asarray(space.rows, np.int64) for name, space in own.spaces.items()}
+        self._rows = {name: space.size for name, space in own.spaces.items()}
+        local = alone(own)
+        self.problem = Problem.bind(objective({n: s.size for n, s in local.spaces.items()}), local)
+        self.params = self.problem.params()
+        self._tables = {name: space.name for name, space in self.problem.tables.items()}
+        self.counts = {name: len(self.held[name]) for name in self.problem.spaces}
+        self.store = Store(Path(folder))
+        self.memory = ClientState.of(method.parts, self.problem, self.params)
+        self.half: ClientHalf | None = None
+        self.letters: Letters | None = None
+
+    def hello(self) -> bytes:
+        """The first message: what this node runs, and the rows of tables of which it keeps values of its own."""
+        spaces = dict.fromkeys(self._tables[n] for n in self.method.private(self.problem.names) if n in self._tables)
+        tensors = {
+            "method": torch.tensor(method_digest(self.method)),
+            "model": torch.tensor(model_digest(self.params, self._tables)),
+            **{f"rows/{s}": _bytes(encode_rows(self.held[s], self._rows[s])) for s in spaces},
+        }
+        return wire.write(wire.Envelope(wire.HELLO, 0, self.number, tensors=tensors))
+
+    def join(self, welcome: bytes) -> None:
+        """Take the server's answer to `hello`: the run, its seed, what is reported, and first values of one's own."""
+        message = wire.read(welcome, wire.WELCOME)
+        seed = message.tensors.get("seed")
+        if message.client != self.number or seed is None or seed.shape != () or seed.dtype != torch.int64:
+            raise WireError(f"The welcome is not for client {self.number}; join again.")
+        reports = tuple(name for name in ("loss", "deviation") if f"report/{name}" in message.tensors)
+        schema = Schema(self.method.parts, self.params, self._tables, reports)
+        self.letters = Letters(schema, self._rows, message.run, self.problem.padding)
+        at = self._alone
+        trial = ClientHalf(self.problem, self.method, Plan(()), int(seed), reports, at)
+        batches = trial.draw(Cohort.of(np.array([self.number])), 0)
+        plan, _ = inspect(self.problem, self.params, 0, batches)
+        self.half = ClientHalf(self.problem, self.method, plan, int(seed), reports, at)
+        self.engine = Serial(self.problem, plan)
+        if not self.store.rounds:
+            self.memory.fill(self.method.parts, lambda name, clients: self._start(name, message, int(seed)))
+            self.store.save(self.memory, 0)
+
+    def _start(self, name: str, message: wire.Envelope, seed: int) -> Start:
+        space = self.problem.tables.get(name)
+        value, moments = message.tensors.get(f"first/{name}"), message.tensors.get(f"moments/{name}")
+        like = self.params[name]
+        if value is None:  # nothing that a part makes first values from: zeros
+            value, moments = torch.zeros_like(like), torch.zeros(2)
+        if moments is None or value.shape != like.shape or value.dtype != like.dtype:
+            raise WireError(
+                f"First values of {name} came as {list(value.shape)}, expected {list(like.shape)}; join again."
+            )
+        mean, spread = moments.tolist()
+        words = first_words(seed, name, np.array([self.number]))
+        if space is None:
+            return Start(value.unsqueeze(0), np.ones(1, np.int64), words, mean, spread)
+        return Start(value, space.counts, words, mean, spread, padded=space.padding)
+
+    def _alone(self, numbers: np.ndarray) -> np.ndarray:
+        return np.zeros(len(numbers), np.int64)
+
+    def answer(self, data: bytes) -> bytes:
+        """Answer an invitation with the rows that are wanted, and a downlink with what came of it."""
+        if self.letters is None or self.half is None:
+            raise WireError("This node has not joined a run yet; send its hello and take the welcome first.")
+        message = wire.read(data)
+        if message.kind == wire.INVITE:
+            wire.check(message, {}, run=self.letters.run, client=self.number)
+            return self.letters.ask(message, self.held)
+        return self._work(data)
+
+    def _work(self, data: bytes) -> bytes:
+        assert self.letters is not None
+        assert self.half is not None
+        down, accepted = self.letters.read_down(data, self.number, self.counts)
+        with one_thread():
+            if down.probe:
+                return self.letters.write_up(self.half.ask(down), down.round, down.probe)
+            if accepted >= down.round:
+                raise WireError(f"A task of round {down.round} came after round {accepted} had been accepted; refused.")
+            self.store.load(self.memory, accepted)
+            self.store.forget(accepted)
+            uplink, kept = self.half.train(self.engine, down, self.memory, self.half.draw(down.who, down.round))
+            if down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
+                keep(self.memory, uplink, kept, self.half)
+                self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it
+            return self.letters.write_up(uplink, down.round)
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())

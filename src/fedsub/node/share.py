@@ -1,0 +1,58 @@
+"""One client's data by itself: what it holds of every space, under the numbering that all share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedsub.data.clients import Clients, Column
+from fedsub.errors import DataError
+
+
+def only(clients: Clients, number: int) -> Clients:
+    """The data of one client, with the whole vocabulary: S(i) keeps its global rows."""
+    if not 0 <= number < len(clients):
+        raise DataError(f"There is no client {number}; the data has {len(clients)}, from 0.")
+    begin, end = int(clients.offsets[number]), int(clients.offsets[number + 1])
+    columns = {}
+    for name, column in clients.columns.items():
+        values, starts = column.values[begin:end], None
+        if column.starts is not None:
+            first = int(column.starts[begin])
+            starts = np.asarray(column.starts[begin : end + 1]) - first
+            values = column.values[first : int(column.starts[end])]
+        columns[name] = Column(name, np.ascontiguousarray(values), column.space, starts, column.width)
+    spaces = {
+        name: replace(space, row_offsets=np.array([0, space.counts[number]]), rows=np.array(space.rows_of(number)))
+        for name, space in clients.spaces.items()
+    }
+    return Clients(
+        clients.client_ids[number : number + 1], np.array([0, end - begin]), columns, spaces, clients.label,
+        f"{clients.fingerprint}-client-{number}", clients.source,
+    )  # fmt: skip
+
+
+def hand_out(clients: Clients, folder: str | os.PathLike[str], numbers: Sequence[int] | None = None) -> dict[int, Path]:
+    """Write clients to a directory each (`Clients.save`); returns where, by number."""
+    out = {}
+    for number in range(len(clients)) if numbers is None else numbers:
+        out[number] = Path(folder) / f"client-{number:06d}"
+        only(clients, number).save(out[number])
+    return out
+
+
+def alone(own: Clients) -> Clients:
+    """The same client as if its rows were all there are: its submodel is its whole model."""
+    if len(own) != 1:
+        raise DataError(f"A node holds the data of one client, and this directory has {len(own)}; see hand_out.")
+    spaces = {
+        name: replace(
+            space, size=int(space.counts[0]), rows=np.arange(space.counts[0], dtype=space.rows.dtype), vocabulary=None
+        )
+        for name, space in own.spaces.items()
+    }
+    return replace(own, spaces=spaces)

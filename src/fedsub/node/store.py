@@ -1,0 +1,61 @@
+"""What a client keeps between rounds, on its own disk.
+
+A file for every round whose answer may or may not have entered the model: the server says with each task which of them
+did (``accepted``), the client goes on from that one and forgets older ones. A file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from fedsub.disk.files import write_atomic
+from fedsub.disk.tensorfile import Source, TensorFile
+from fedsub.errors import CheckpointError
+from fedsub.round.memory import ClientState
+
+_FILE = re.compile(r"state-(\d+)\.safetensors")
+
+
+class Store:
+    """The files of one client's memory in one run."""
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds after which something is kept; 0 is the beginning."""
+        found = [_FILE.fullmatch(path.name) for path in self.folder.iterdir()]
+        return sorted(int(match[1]) for match in found if match)
+
+    def save(self, memory: ClientState, round: int) -> None:
+        sources = {name: Source(value) for name, value in memory.tensors.items()}
+        write_atomic(self._path(round), TensorFile(sources).write)
+
+    def load(self, memory: ClientState, round: int) -> None:
+        """Fill the memory with what was kept after a round."""
+        path = self._path(round)
+        try:
+            with safe_open(path, framework="pt") as file, torch.no_grad():
+                for name, value in memory.tensors.items():
+                    value.copy_(file.get_tensor(name))
+        except (OSError, SafetensorError, KeyError, RuntimeError) as err:
+            raise CheckpointError(
+                f"{path} should hold what this client kept after round {round}, which the server says it accepted, and "
+                f"cannot be read ({err}). Restore the file, or join the run as a new client."
+            ) from err
+
+    def forget(self, before: int) -> None:
+        """Drop what is older than a round that the server accepted."""
+        for round in self.rounds:
+            if round < before:
+                self._path(round).unlink(missing_ok=True)
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"state-{round:08d}.safetensors"

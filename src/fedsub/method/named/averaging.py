@@ -8,8 +8,9 @@ from typing import Any, Unpack
 from fedsub.errors import MethodError
 from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
 from fedsub.method.batches import check_number
-from fedsub.method.compose import Common
 from fedsub.method.named.catalogue import composed, named
+from fedsub.method.schedules import Schedule
+from fedsub.method.settings import Common
 from fedsub.method.slots import Method
 
 
@@ -93,7 +94,7 @@ def centralsgd(
     clients_per_round: int = 50,
     batches: str = "shuffled",
     clip_norm: float | None = None,
-    schedule: str | None = None,
+    schedule: str | Schedule | None = None,
 ) -> Method:
     """CentralSGD: all data in one place, as many samples a round as the federated methods use.
 

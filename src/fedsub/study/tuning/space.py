@@ -21,7 +21,7 @@ import numpy as np
 
 from fedsub import rng
 from fedsub.errors import ConfigError, MethodError, nearest
-from fedsub.method.compose import Common
+from fedsub.method.settings import Common
 from fedsub.method.slots import Algorithm
 from fedsub.methods import CATALOGUE, make
 

@@ -28,7 +28,7 @@ from fedsub.families.mixture.linear import objective_constants
 from fedsub.families.mixture.method import Mixture
 from fedsub.families.mixture.modules import ModuleFunctions
 from fedsub.families.mixture.path import spread_of, value_of
-from fedsub.method.slots import Options
+from fedsub.method.training import Options
 from fedsub.objective.problem import Problem
 from fedsub.study.report.drawing import COLOURS, MARKERS, MUTED, STYLES, finish
 

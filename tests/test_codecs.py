@@ -17,7 +17,7 @@ from fedsub.errors import DataError, MethodError
 from fedsub.method.codecs import Codec, ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 from fedsub.method.codecs.wire import decode_rows, encode_rows, row_id_bytes, rows_size
 from fedsub.method.groups import Group
-from fedsub.method.slots import Message, Total, Work
+from fedsub.method.part import Message, Total, Work
 from fedsub.trees import Tree
 
 CODECS: list[Codec] = [

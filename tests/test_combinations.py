@@ -23,8 +23,8 @@ from fedsub.disk.files import JsonLines
 from fedsub.errors import MethodError
 from fedsub.method import codecs, sampling, servers
 from fedsub.method.codecs.wire import encode_rows
+from fedsub.method.part import Part
 from fedsub.method.parts import Personal
-from fedsub.method.slots import Part
 
 DATA = item_data((1, 7, 4, 9, 2, 5, 8, 3), items=12, width=3)
 ROUNDS = 4

@@ -16,7 +16,7 @@ import fedsub as fs
 from fedsub.data.heat import row_heat, weighted_heat
 from fedsub.errors import MethodError
 from fedsub.method.batches import draw
-from fedsub.method.schedules import parse
+from fedsub.method.spelling import schedule as parse
 
 DOUBLE = torch.float64
 EVERYONE = {"clients_per_round": None, "weighting": "clients"}

@@ -9,7 +9,7 @@ from torch import nn
 import fedsub as fs
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.setup import choose
-from fedsub.round.rounds import Trainer
+from fedsub.round.prepare import Trainer
 
 SIZES = (1, 7, 4, 9, 2, 5, 8, 3, 6)
 
@@ -76,9 +76,9 @@ def choice_for(method: fs.Method, objective: fs.Objective, clients: fs.Clients, 
 
 def trainer_for(method, objective, clients, engine: str, *, seed: int = 0, chunk=None, workers: int = 1, **o):
     """A Trainer on its own copy of the parameters; fails if another engine than asked for was chosen."""
-    problem, params, choice = choice_for(method, objective, clients, engine, chunk=chunk, workers=workers, seed=seed)
+    problem, params, choice = choice_for(method, objective, clients, engine, chunk=chunk, seed=seed)
     assert choice.engine.name == engine, choice.reason
-    return Trainer(problem, method, params, choice.engine, seed=seed, **o)
+    return Trainer(problem, method, params, choice.engine, choice.plan, seed=seed, workers=workers, **o)
 
 
 def equal(a: dict, b: dict) -> bool:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from fedsub.method import codecs, sampling, schedules, servers
     from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam
+    from fedsub.method.part import Part
     from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Prox
     from fedsub.method.sampling import Everyone, Uniform
     from fedsub.method.servers import Add
-    from fedsub.method.slots import Method, Part
+    from fedsub.method.slots import Method
     from fedsub.objective import losses, models
     from fedsub.objective.objective import Objective
     from fedsub.round.evaluate import Evaluate
@@ -101,7 +102,8 @@ _HOMES = {
     "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Prox"),
     "method.sampling": ("Everyone", "Uniform"),
     "method.servers": ("Add",),
-    "method.slots": ("Method", "Part"),
+    "method.part": ("Message", "Part", "Start", "Total", "Work"),
+    "method.slots": ("Method",),
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),
     "running.callbacks": ("Callback", "Progress", "TensorBoard"),

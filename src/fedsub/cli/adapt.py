@@ -72,7 +72,7 @@ def restored(method: Method, objective: Objective, clients: Clients, run: Found)
     import torch
 
     from fedsub.disk.checkpoint import Checkpoints
-    from fedsub.method.slots import Options
+    from fedsub.method.training import Options
     from fedsub.objective.problem import Problem
 
     problem = Problem.bind(objective, clients)

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from fedsub.checks import check_mix, check_number
 from fedsub.errors import MethodError, nearest
+from fedsub.method.part import Total
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
-from fedsub.method.slots import Total
 from fedsub.objective.population import Population
 from fedsub.trees import Tree, over_holders
 

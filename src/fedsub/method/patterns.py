@@ -14,6 +14,9 @@ from fedsub.errors import MethodError, nearest
 
 Groups = Mapping[str, Mapping[str, float]]
 
+# Which slot has which setting: local solver, server, average.
+_SHARES = (("lr", "weight_decay", "clip_norm"), ("server_lr",), ("temper", "max_coef"))
+
 
 def setting(groups: Groups | None, name: str, key: str, default: Any) -> Any:
     """The value of ``key`` for the parameter ``name``, or the default."""
@@ -47,3 +50,25 @@ def check_patterns(groups: Groups | None, names: Collection[str], what: str) -> 
             raise MethodError(
                 f"groups of {what} name {pattern!r}, which fits no parameter; they are {', '.join(names)}."
             )
+
+
+def share_out(groups: Any) -> tuple[Groups | None, Groups | None, Groups | None]:
+    """Settings by pattern, as each slot takes them: local solver, server, average."""
+    if groups is None:
+        return None, None, None
+    if not isinstance(groups, Mapping) or not all(isinstance(v, Mapping) for v in groups.values()):
+        raise MethodError(f'groups must map patterns to settings, like {{"items.*": {{"lr": 0.5}}}}; got {groups!r}.')
+    known = [key for keys in _SHARES for key in keys]
+    for pattern, values in groups.items():
+        for key in values:
+            if key not in known:
+                raise MethodError(f"groups[{pattern!r}] sets {key!r}; {nearest(key, known)}")
+    solver, server, average = (
+        {p: own for p, values in groups.items() if (own := {_bare(k): v for k, v in values.items() if k in keys})}
+        for keys in _SHARES
+    )
+    return solver or None, server or None, average or None
+
+
+def _bare(key: str) -> str:
+    return key.removeprefix("server_")

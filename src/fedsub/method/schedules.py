@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fedsub.checks import check_mix, check_positive, check_share, check_whole
-from fedsub.errors import MethodError
 
 
+@runtime_checkable
 class Schedule(Protocol):
+    """What a schedule has, ours or one's own."""
+
     def factor(self, round: int) -> float: ...  # rounds are counted from 1
 
 
@@ -54,27 +56,3 @@ class Cosine:
     def factor(self, round: int) -> float:
         done = min(1.0, (round - 1) / self.rounds)
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
-
-
-# Spelling for the command line and configuration files: "exponential:0.999", "cosine:400", "diminishing:100".
-SCHEDULES = {"exponential": Exponential, "diminishing": Diminishing, "cosine": Cosine}
-
-
-def parse(text: str | Schedule | None) -> Schedule | None:
-    """A schedule from its short spelling; None and "constant" leave the rate as it is."""
-    if text is None or text == "constant":
-        return None
-    if not isinstance(text, str):
-        if hasattr(text, "factor"):
-            return text
-        raise MethodError(f"schedule must be like 'cosine:400' or an object with factor(round), got {text!r}.")
-    kind, _, value = text.partition(":")
-    if kind not in SCHEDULES:
-        raise MethodError(
-            f"schedule must be constant, {', '.join(SCHEDULES)}, with a number as in cosine:400; got {text!r}."
-        )
-    try:
-        arguments = [] if not value else [int(value) if kind == "cosine" else float(value)]
-    except ValueError as err:
-        raise MethodError(f"schedule {text!r}: {value!r} is not a number; write it like {kind}:100.") from err
-    return SCHEDULES[kind](*arguments)

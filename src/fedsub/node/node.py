@@ -13,7 +13,8 @@ from fedsub.data.clients import Clients
 from fedsub.errors import WireError
 from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
-from fedsub.method.slots import Method, Start
+from fedsub.method.part import Start
+from fedsub.method.slots import Method
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.share import alone
 from fedsub.node.store import Store

@@ -16,7 +16,8 @@ from torch import Tensor
 from fedsub import rng
 from fedsub.method.batches import Batches, draw
 from fedsub.method.groups import Cohort, Group
-from fedsub.method.slots import Message, Method, Work
+from fedsub.method.part import Message, Work
+from fedsub.method.slots import Method
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Engine, Filled, Plan, columns_to, template
 from fedsub.round.memory import Memory

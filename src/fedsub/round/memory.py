@@ -21,7 +21,7 @@ from torch import Tensor
 from fedsub import rng
 from fedsub.data.clients import Space
 from fedsub.data.renumber import concatenated
-from fedsub.method.slots import Part, Start
+from fedsub.method.part import Part, Start
 from fedsub.objective.problem import Problem
 from fedsub.round.remembered import Moved
 from fedsub.trees import Tree, take_rows

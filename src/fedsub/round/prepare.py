@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedsub.method.parts import Personal
-from fedsub.method.slots import Algorithm, Method, Options, Prepared, Trains
+from fedsub.method.slots import Method
+from fedsub.method.training import Algorithm, Options, Prepared, Trains
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round.client import ClientHalf

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedsub.method.codecs import Codec
-from fedsub.method.slots import Part
+from fedsub.method.part import Part
 from fedsub.round import wire
 from fedsub.round.messages import MODEL, UPDATE
 from fedsub.trees import Tree

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from fedsub.method.slots import Total
+from fedsub.method.part import Total
 from fedsub.round.layout import Layout
 from fedsub.round.messages import UPDATE, Uplink
 from fedsub.trees import Tree, add_rows

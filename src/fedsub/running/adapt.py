@@ -13,7 +13,8 @@ from fedsub.method.local import SGD
 from fedsub.method.parts import Personal
 from fedsub.method.sampling import Everyone
 from fedsub.method.servers import Add
-from fedsub.method.slots import Method, Options
+from fedsub.method.slots import Method
+from fedsub.method.training import Options
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator

@@ -17,7 +17,7 @@ from fedsub.data.clients import Clients
 from fedsub.disk.files import JsonLines, dump
 from fedsub.errors import CheckpointError, ConfigError, DataError, nearest
 from fedsub.method.described import describe
-from fedsub.method.slots import Algorithm, Options
+from fedsub.method.training import Algorithm, Options
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator

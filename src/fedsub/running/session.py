@@ -16,7 +16,7 @@ from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import JsonLines, dump, write_atomic
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, RunError
-from fedsub.method.slots import Trains
+from fedsub.method.training import Trains
 from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport

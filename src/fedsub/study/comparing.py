@@ -14,7 +14,7 @@ from fedsub.checks import is_whole
 from fedsub.data.clients import Clients
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError
-from fedsub.method.slots import Algorithm
+from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective
 from fedsub.running.callbacks import Callback
 from fedsub.running.result import Result, Target, mean_std

@@ -13,8 +13,9 @@ from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
 from fedsub.method.local import SGD
+from fedsub.method.part import Message, Part, Work
 from fedsub.method.parts import Prox
-from fedsub.method.slots import Message, Method, Part, Work
+from fedsub.method.slots import Method
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.setup import Choice, choose

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedsub.checks import check_flag, check_mix, check_number, check_positive, check_whole
 from fedsub.errors import MethodError
 from fedsub.families.factorisation.projections import Projection
-from fedsub.method.slots import Algorithm, Options, Prepared
+from fedsub.method.training import Algorithm, Options, Prepared
 from fedsub.trees import Tree
 
 if TYPE_CHECKING:

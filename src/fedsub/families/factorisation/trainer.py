@@ -17,7 +17,7 @@ from fedsub.families.factorisation.rounds import Outcome, rounds_of
 from fedsub.families.factorisation.settings import SFMF, FedMAvg
 from fedsub.families.factorisation.stacks import Data, from_ratings
 from fedsub.method.groups import Cohort
-from fedsub.method.slots import Options, Prepared, Trains
+from fedsub.method.training import Options, Prepared, Trains
 from fedsub.objective.losses import Squared
 from fedsub.objective.models.factorisation import Factorisation
 from fedsub.objective.problem import Problem

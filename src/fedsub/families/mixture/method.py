@@ -22,7 +22,7 @@ from fedsub.families.mixture.modules import ModuleFunctions
 from fedsub.families.mixture.solver import Solver
 from fedsub.families.mixture.trainer import MixtureTrainer
 from fedsub.method.named.averaging import fedavg
-from fedsub.method.slots import Algorithm, Options, Prepared
+from fedsub.method.training import Algorithm, Options, Prepared
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.setup import choose
 from fedsub.trees import Tree

@@ -14,7 +14,7 @@ from fedsub.families.mixture.functions import minus
 from fedsub.families.mixture.modules import ModuleFunctions
 from fedsub.families.mixture.solver import Solver
 from fedsub.method.groups import Cohort
-from fedsub.method.slots import Trains
+from fedsub.method.training import Trains
 from fedsub.round.layout import asked_of
 from fedsub.round.ledger import Ledger, RoundReport, nobody
 from fedsub.round.memory import ClientState

@@ -17,7 +17,8 @@ from fedsub.checks import check_flag
 from fedsub.errors import DataError, MethodError
 from fedsub.method.codecs.wire import Reader, raw
 from fedsub.method.groups import Group
-from fedsub.method.slots import Message, Method, Part, Work
+from fedsub.method.part import Message, Part, Work
+from fedsub.method.slots import Method
 from fedsub.trees import Tree
 
 _BLOCK = 1 << 15  # values hashed at a time: what the mixer makes on the way stays in the cache

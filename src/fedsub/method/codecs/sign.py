@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from fedsub.errors import MethodError
 from fedsub.method.codecs.base import Codec, Coded, Segments, bit_bytes
 from fedsub.method.codecs.wire import Reader, raw
-from fedsub.method.slots import Method, Total
+from fedsub.method.part import Total
+from fedsub.method.slots import Method
 from fedsub.trees import Tree
 
 _TOP_BIT = np.uint64(63)
@@ -29,6 +31,7 @@ class Sign(Codec):
     """
 
     feedback: bool = field(default=False, init=False, repr=False)
+    votes: ClassVar[bool] = True
 
     def check(self, method: Method) -> None:
         from fedsub.method.average import OverHolders

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from fedsub.method.average import OverClients, OverHolders
-from fedsub.method.compose import Common
 from fedsub.method.named.catalogue import composed, named
+from fedsub.method.servers import Adagrad, Adam, Add, FrequencyAware, Yogi
+from fedsub.method.settings import Common
 from fedsub.method.slots import Method
 
 
-@named("FedAvgM", "momentum at the server", "b ← β b + Δ, X + b", "Hsu et al. 2019", fixed={"server": "add"})
+@named("FedAvgM", "momentum at the server", "b ← β b + Δ, X + b", "Hsu et al. 2019", fixed={"server": Add})
 def fedavgm(*, server_momentum: float = 0.9, weighting: str = "samples", **common: Any) -> Method:
     """FedAvgM: FedAvg with momentum at the server.
 
@@ -19,7 +20,7 @@ def fedavgm(*, server_momentum: float = 0.9, weighting: str = "samples", **commo
     return composed("fedavgm", OverClients(weighting), {**common, "server_momentum": server_momentum})
 
 
-@named("FedAdam", "Adam at the server", "X + η m / (√v + τ)", "Reddi et al. 2021", fixed={"server": "adam"})
+@named("FedAdam", "Adam at the server", "X + η m / (√v + τ)", "Reddi et al. 2021", fixed={"server": Adam})
 def fedadam(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """FedAdam: the mean update is the gradient of an Adam step at the server (no bias correction, v starts at τ²).
 
@@ -28,7 +29,7 @@ def fedadam(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     return composed("fedadam", OverClients(weighting), common)
 
 
-@named("FedYogi", "Yogi at the server", "X + η m / (√v + τ)", "Reddi et al. 2021", fixed={"server": "yogi"})
+@named("FedYogi", "Yogi at the server", "X + η m / (√v + τ)", "Reddi et al. 2021", fixed={"server": Yogi})
 def fedyogi(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """FedYogi: as FedAdam, with second moments that change by at most the last square. Reddi et al., 2021."""
     return composed("fedyogi", OverClients(weighting), common)
@@ -36,7 +37,7 @@ def fedyogi(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
 
 @named(
     "FedAdagrad", "Adagrad at the server",
-    "v ← v + Δ², X + η Δ / (√v + τ)", "Reddi et al. 2021", fixed={"server": "adagrad"},
+    "v ← v + Δ², X + η Δ / (√v + τ)", "Reddi et al. 2021", fixed={"server": Adagrad},
 )  # fmt: skip
 def fedadagrad(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """FedAdagrad: as FedAdam, with the sum of all squares instead of a running mean. Reddi et al., 2021."""
@@ -45,7 +46,7 @@ def fedadagrad(*, weighting: str = "samples", **common: Unpack[Common]) -> Metho
 
 @named(
     "Frequency-aware", "steps shrink with a row's updates",
-    "X_m + η Δ_m / √(updates of m)", "ours", fixed={"server": "frequency"},
+    "X_m + η Δ_m / √(updates of m)", "ours", fixed={"server": FrequencyAware},
 )  # fmt: skip
 def frequency_aware(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """A row's step shrinks with the square root of how often it was updated: rare rows keep long steps.
@@ -57,7 +58,7 @@ def frequency_aware(*, weighting: str = "samples", **common: Unpack[Common]) -> 
 
 @named(
     "FedSubAvg + Adam", "heat correction, Adam at the server",
-    "FedAdam on (W/W_m) Δ_m", "fedsub", fixed={"server": "adam"},
+    "FedAdam on (W/W_m) Δ_m", "fedsub", fixed={"server": Adam},
 )  # fmt: skip
 def fedsubadam(
     *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
@@ -71,7 +72,7 @@ def fedsubadam(
 
 @named(
     "FedSubAvg + Adagrad", "heat correction, Adagrad at the server",
-    "FedAdagrad on (W/W_m) Δ_m", "fedsub", fixed={"server": "adagrad"},
+    "FedAdagrad on (W/W_m) Δ_m", "fedsub", fixed={"server": Adagrad},
 )  # fmt: skip
 def fedsubadagrad(
     *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]

@@ -7,8 +7,9 @@ from typing import Any, Unpack
 
 from fedsub.checks import check_whole
 from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
-from fedsub.method.compose import Common
 from fedsub.method.named.catalogue import composed, named
+from fedsub.method.schedules import Schedule
+from fedsub.method.settings import Common
 from fedsub.method.slots import Method
 
 
@@ -92,7 +93,7 @@ def centralsgd(
     clients_per_round: int = 50,
     batches: str = "shuffled",
     clip_norm: float | None = None,
-    schedule: str | None = None,
+    schedule: str | Schedule | None = None,
 ) -> Method:
     """CentralSGD: all data in one place, as many samples a round as the federated methods use.
 

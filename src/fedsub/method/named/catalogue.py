@@ -5,12 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_type_hints
+from functools import reduce
+from operator import or_
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from fedsub.errors import ConfigError, MethodError, nearest
-from fedsub.method.compose import DEFAULTS, Common, compose
+from fedsub.errors import ConfigError, nearest
+from fedsub.method import spelling
+from fedsub.method.compose import compose
 from fedsub.method.names import normal
-from fedsub.method.slots import Algorithm, Average, Method
+from fedsub.method.settings import DEFAULTS, OBJECTS, Common
+from fedsub.method.slots import Average, Method
+from fedsub.method.training import Algorithm
 
 Make = TypeVar("Make", bound=Callable[..., Algorithm])
 
@@ -24,22 +29,34 @@ class Entry:
     summary: str
     formula: str
     paper: str
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # shared settings that make the method what it is
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # what makes the method what it is; of a server, its class
     model: str | None = None  # the one built-in model that it is for; None: any model
 
     @property
+    def own(self) -> dict[str, Any]:
+        """The settings that are parameters of the function itself, and their defaults."""
+        parameters = inspect.signature(self.make).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
+
+    @property
     def defaults(self) -> dict[str, Any]:
-        """Every setting of the method and its default."""
-        own = inspect.signature(self.make).parameters.values()
-        common = DEFAULTS if any(p.kind is p.VAR_KEYWORD for p in own) else {}
-        own = {p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD}
-        return {**own, **{name: value for name, value in common.items() if name not in own}, **self.fixed}
+        """Every setting of the method and its default, as a configuration file writes them."""
+        parameters, own = inspect.signature(self.make).parameters.values(), self.own
+        common = DEFAULTS if any(p.kind is p.VAR_KEYWORD for p in parameters) else {}
+        fixed = {name: spelling.word(value) for name, value in self.fixed.items()}
+        return {**own, **{name: value for name, value in common.items() if name not in own}, **fixed}
 
     @property
     def types(self) -> dict[str, Any]:
-        """The type of every setting."""
+        """The type of every setting, as far as a configuration file can write it."""
         hints = {**get_type_hints(Common), **get_type_hints(self.make)}
-        return {name: hints[name] for name in self.defaults}
+        return {name: _written(hints[name]) for name in self.defaults}
+
+
+def _written(hint: Any) -> Any:
+    """A type without the objects that stand for a word."""
+    kinds = get_args(hint)
+    return reduce(or_, [one for one in kinds if one not in OBJECTS]) if set(kinds) & set(OBJECTS) else hint
 
 
 CATALOGUE: dict[str, Entry] = {}  # filled by `named`, in the order of `fedsub.methods`
@@ -59,15 +76,17 @@ def named(
 
 
 def composed(name: str, average: Average, common: Mapping[str, Any], **derived: Any) -> Method:
-    """A method from the shared settings, and those that make it what it is or follow from its own settings."""
-    fixed = {**CATALOGUE[name].fixed, **derived}
-    for setting, value in fixed.items():
-        if common.get(setting, value) not in (value, DEFAULTS[setting] if setting in derived else value):
-            raise MethodError(
-                f"{name} is what it is by {setting}={value!r}, and was given {common[setting]!r}; "
-                "start from fedavg or fedsubavg for other combinations."
-            )
-    return compose(name, average, {**common, **fixed}, CATALOGUE[name].defaults)
+    """A method from the shared settings, objects or words, and those that follow from its own settings.
+
+    This is the door at which words become objects. A shared setting that is derived may be given at its default, as
+    it stands in a complete list of settings.
+    """
+    entry, defaults = CATALOGUE[name], dict(DEFAULTS)
+    for setting in common:
+        if setting not in defaults:
+            raise ConfigError(f"{name} has no setting {setting!r}; {nearest(setting, entry.defaults)}")
+    given = {k: v for k, v in common.items() if k not in derived or v != defaults[k]}
+    return compose(name, average, spelling.objects(name, given, {**entry.fixed, **derived}, entry.own))
 
 
 def make(name: str, **arguments: Any) -> Algorithm:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Unpack
 
 from fedsub.method.average import OverClients
-from fedsub.method.compose import Common
 from fedsub.method.named.catalogue import composed, named
+from fedsub.method.servers import ScaffoldHistory
+from fedsub.method.settings import Common
 from fedsub.method.slots import Method
+from fedsub.method.spelling import variates
 
 
 @named("Scaffold", "control variates against client drift", "step g − c_i + c", "Karimireddy et al. 2020")
@@ -18,11 +20,12 @@ def scaffold(*, option: str = "II", weighting: str = "samples", **common: Unpack
     Twice the traffic of FedAvg.
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
     """
-    return composed("scaffold", OverClients(weighting), common, variates=option)
+    return composed("scaffold", OverClients(weighting), common, variates=variates(option))
 
 
 @named(
-    "Scaffold (server)", "history of updates mixed in, ours", "X + (1−β) Δ + β h", "ours", fixed={"server": "history"},
+    "Scaffold (server)", "history of updates mixed in, ours",
+    "X + (1−β) Δ + β h", "ours", fixed={"server": ScaffoldHistory},
 )  # fmt: skip
 def scaffold_server(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """Scaffold's idea at the server alone, for large models: the step is mixed with the mean of past updates.

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from fedsub.method.average import OverClients
-from fedsub.method.compose import Common
+from fedsub.method.codecs import ErrorFeedbackSign, Sign
 from fedsub.method.named.catalogue import composed, named
+from fedsub.method.settings import Common
 from fedsub.method.slots import Method
 
 
 @named(
     "SignSGD", "majority vote of signs, one bit a value",
-    "X + δ sign(Σ sign Δ_i)", "Bernstein et al. 2019", fixed={"codec": "sign"},
+    "X + δ sign(Σ sign Δ_i)", "Bernstein et al. 2019", fixed={"codec": Sign()},
 )  # fmt: skip
 def signsgd(*, server_lr: float = 0.001, local_steps: int = 1, **common: Any) -> Method:
     """SignSGD with majority vote: clients send one bit per value, the server steps by the sign of their sum.
@@ -27,7 +28,7 @@ def signsgd(*, server_lr: float = 0.001, local_steps: int = 1, **common: Any) ->
 
 @named(
     "EF-SignSGD", "signs with error feedback",
-    "C(p) = ‖p‖₁/d · sign(p), p = Δ + e", "Karimireddy et al. 2019", fixed={"codec": "ef-sign"},
+    "C(p) = ‖p‖₁/d · sign(p), p = Δ + e", "Karimireddy et al. 2019", fixed={"codec": ErrorFeedbackSign()},
 )  # fmt: skip
 def ef_signsgd(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     """EF-SignSGD: one bit per value and a scale; what the bits lose is kept and added next time.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedsub.checks import check_positive
-from fedsub.method.slots import Method, Part, Total
+from fedsub.method.part import Part, Total
+from fedsub.method.slots import Method
 from fedsub.trees import Tree
 
 

@@ -9,7 +9,8 @@ import torch
 
 from fedsub.checks import check_number
 from fedsub.errors import MethodError
-from fedsub.method.slots import Method, Part, Work
+from fedsub.method.part import Part, Work
+from fedsub.method.slots import Method
 from fedsub.trees import Tree
 
 
@@ -26,7 +27,7 @@ class Prox(Part):
 
     def check(self, method: Method) -> None:
         check_number("mu of Prox", self.mu, least=0)
-        lr = getattr(method.local, "largest_lr", method.local.lr)
+        lr = method.local.largest_lr
         if self.mu * lr > 1:
             raise MethodError(
                 f"Prox(mu={self.mu}) with lr={lr} overshoots what was sent "

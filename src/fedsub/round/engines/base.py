@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedsub.errors import ObjectiveError
 from fedsub.method.batches import Batches
-from fedsub.method.slots import Work
+from fedsub.method.part import Work
 from fedsub.objective.losses import Batch
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedsub.method.batches import Batches
 from fedsub.method.groups import Group
-from fedsub.method.slots import Work
+from fedsub.method.part import Work
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Engine, Plan, Sent, columns_to, first_steps, template
 from fedsub.round.engines.compiled import CompiledSteps

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedsub.method.groups import Group
-from fedsub.method.slots import Method, Part, Work
+from fedsub.method.part import Part, Work
+from fedsub.method.slots import Method
 from fedsub.round.engines.trace import Traced
 from fedsub.torch_private import compiled, vary_rows
 from fedsub.trees import Tree
@@ -22,7 +23,7 @@ NARROW = 16  # values of a vector register; vectors that are never full take lon
 def impure(method: Method) -> str | None:
     """The name of a slot whose local step depends on more than tensors, and so cannot be compiled."""
     slots = [*[part for part in method.parts if _acts_in_steps(part)], method.local]
-    return next((type(s).__name__ for s in slots if not getattr(s, "pure_step", False)), None)
+    return next((type(s).__name__ for s in slots if not s.pure_step), None)
 
 
 def _acts_in_steps(part: Part) -> bool:
@@ -31,7 +32,7 @@ def _acts_in_steps(part: Part) -> bool:
 
 def _adds_gradients(method: Method) -> bool:
     """Whether a step only adds a multiple of the gradient: then rows may be added one by one."""
-    return not any(_acts_in_steps(part) for part in method.parts) and getattr(method.local, "linear", False)
+    return not any(_acts_in_steps(part) for part in method.parts) and method.local.linear
 
 
 class CompiledSteps:

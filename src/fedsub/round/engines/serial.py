@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedsub.method.batches import Batches
-from fedsub.method.slots import Work
+from fedsub.method.part import Work
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Engine, Filled, Plan, Sent, columns_to, first_steps, mean_gradient, template
 from fedsub.round.engines.rewrite import Rewrite

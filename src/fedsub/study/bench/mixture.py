@@ -21,7 +21,7 @@ from fedsub.data.clients import Clients
 from fedsub.data.twins import TWINS
 from fedsub.families.mixture.solver import toss
 from fedsub.families.mixture.trainer import MixtureTrainer
-from fedsub.method.slots import Options
+from fedsub.method.training import Options
 from fedsub.objective.models import make_objective
 from fedsub.objective.problem import Problem
 from fedsub.round.quiet import one_thread

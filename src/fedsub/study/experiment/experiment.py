@@ -14,7 +14,7 @@ from fedsub.study.experiment.config import Config, merge, parse, show, words
 
 if TYPE_CHECKING:
     from fedsub.data import Clients
-    from fedsub.method.slots import Algorithm
+    from fedsub.method.training import Algorithm
     from fedsub.objective.objective import Objective
     from fedsub.round.evaluate import Evaluate
 

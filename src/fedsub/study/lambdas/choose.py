@@ -33,7 +33,7 @@ from fedsub.families.mixture.path import check_tolerance, gradient_size, lambda_
 from fedsub.families.mixture.proximal import APGD1
 from fedsub.families.mixture.reach import Closely, Iterations, Reach
 from fedsub.families.mixture.solver import check_lam
-from fedsub.method.slots import Options
+from fedsub.method.training import Options
 from fedsub.objective.losses import measured as measured_by
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem

@@ -21,8 +21,8 @@ import numpy as np
 from fedsub import rng
 from fedsub.checks import is_number
 from fedsub.errors import ConfigError, MethodError, nearest
-from fedsub.method.compose import Common
-from fedsub.method.slots import Algorithm
+from fedsub.method.settings import Common
+from fedsub.method.training import Algorithm
 from fedsub.methods import CATALOGUE, make
 
 Values = dict[str, Any]

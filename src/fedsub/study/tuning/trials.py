@@ -22,7 +22,7 @@ from fedsub.data.clients import Clients
 from fedsub.disk.files import JsonLines, dump, write_atomic
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, DataError, RunError
-from fedsub.method.slots import Algorithm
+from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective
 from fedsub.running.result import Target, better
 from fedsub.running.run import Interrupted, run, run_config

@@ -1,0 +1,242 @@
+"""Short spellings: settings as the command line, TOML files and hasty Python write them, turned into objects.
+
+    solver    sgd  adam                                                                 and lr, local_steps, …
+    server    add  adam  yogi  adagrad  frequency  history                              and server_lr, tau, …
+    sampler   uniform  by-size  poisson  pow-d:20  cpow-d:20  rpow-d:20  ucb:0.7        and clients_per_round, …
+    codec     sign  ef-sign  topk:0.05  randomk:0.05  int8
+    schedule  constant  exponential:0.999  diminishing:100  cosine:400
+    variates  II  I  I:1
+
+The first three words are understood together with the settings beside them, `BESIDE`. An object in place of a word
+has its own settings: the same ones beside it are refused. Nothing else in fedsub reads such words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any, NoReturn, cast
+
+from fedsub.errors import MethodError, nearest
+from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
+from fedsub.method.local import SGD, Adam
+from fedsub.method.part import Part
+from fedsub.method.parts import ControlVariates
+from fedsub.method.patterns import Groups, share_out
+from fedsub.method.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform
+from fedsub.method.schedules import Cosine, Diminishing, Exponential, Schedule
+from fedsub.method.servers import Adagrad, Add, FrequencyAware, ScaffoldHistory, Yogi
+from fedsub.method.servers import Adam as AdamServer
+from fedsub.method.settings import DEFAULTS
+from fedsub.method.slots import Local, Sampler, Server
+
+Words = Mapping[str, tuple[Callable[..., Any], type | None]]  # word -> what it makes, and the number it may take
+
+SOLVERS = {"sgd": SGD, "adam": Adam}
+SERVERS = {
+    "add": Add, "adam": AdamServer, "yogi": Yogi, "adagrad": Adagrad, "frequency": FrequencyAware,
+    "history": ScaffoldHistory,
+}  # fmt: skip
+SAMPLERS: Words = {
+    "uniform": (Uniform, None), "by-size": (BySize, None), "poisson": (Poisson, None), "pow-d": (PowerOfChoice, int),
+    "cpow-d": (PowerOfChoice, int), "rpow-d": (PowerOfChoice, int), "ucb": (UCB, float),
+}  # fmt: skip
+CODECS: Words = {
+    "sign": (Sign, None), "ef-sign": (ErrorFeedbackSign, None), "topk": (TopK, float), "randomk": (RandomK, float),
+    "int8": (Int8, None),
+}  # fmt: skip
+SCHEDULES: Words = {
+    "constant": (lambda: None, None), "exponential": (Exponential, float), "diminishing": (Diminishing, float),
+    "cosine": (Cosine, int),
+}  # fmt: skip
+VARIATES: Words = {"I": (partial(ControlVariates, "I"), float), "II": (partial(ControlVariates, "II"), None)}
+
+# Settings of a server, and what its class calls them; it understands those that it has.
+_OF_SERVER = {
+    "server_lr": "lr", "server_momentum": "momentum", "tau": "tau", "beta1": "beta1", "beta2": "beta2",
+    "sparse_server": "sparse_server",
+}  # fmt: skip
+BESIDE: dict[str, tuple[str, ...]] = {
+    "solver": ("lr", "local_steps", "local_epochs", "batch_size", "batches", "weight_decay", "clip_norm", "schedule",
+               "momentum"),
+    "server": tuple(_OF_SERVER),
+    "sampler": ("clients_per_round", "replacement"),
+}  # fmt: skip
+
+
+def objects(
+    name: str, given: Mapping[str, Any], made: Mapping[str, Any], own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The settings that were ``given`` to the method ``name``, with objects for words.
+
+    ``made`` is what the method fills in by itself: values, or for "server" the class of which it must be. ``own`` are
+    its own parameters and their defaults, which nobody asked for. Of ``groups`` the average's share is left.
+    """
+    rest = dict(given)
+    of_solver, of_server, rest["groups"] = share_out(rest.pop("groups", None))
+    slots = {slot: _Slot(slot, name, rest, own or {}, made.get(slot)) for slot in BESIDE}
+    rest["solver"] = slots["solver"].read(of_solver, _solver)
+    rest["server"] = slots["server"].read(of_server, _server)
+    rest["sampler"] = slots["sampler"].read(None, _sampler)
+    for setting, read in {"codec": codec, "variates": variates}.items():
+        if setting in rest:
+            rest[setting] = read(rest[setting])
+    for setting, value in made.items():
+        if setting != "server" and rest.setdefault(setting, value) != value:
+            refuse_other(name, setting, word(value), given[setting])
+    return rest
+
+
+class _Slot:
+    """A slot that is given by a word and the settings beside it, or by an object."""
+
+    def __init__(self, slot: str, name: str, rest: dict[str, Any], own: Mapping[str, Any], made: Any):
+        self.slot, self.name, self.own, self.made = slot, name, own, made
+        if slot in rest and rest[slot] is None:
+            raise MethodError(f"{slot} of {name} is None; leave it out for the usual one.")
+        self.given = rest.pop(slot, None)
+        self.beside = {setting: rest.pop(setting) for setting in BESIDE[slot] if setting in rest}
+
+    def read(self, groups: Groups | None, make: Callable[[_Slot, Groups | None], Any]) -> Any:
+        if self.given is None or isinstance(self.given, str):
+            return make(self, groups)
+        loose = {s: v for s, v in self.beside.items() if s not in self.own or v != self.own[s]}
+        if groups:
+            loose["groups"] = groups
+        for setting, value in loose.items():
+            raise MethodError(
+                f"{self.slot}={self.given!r} has its own settings, so that {setting}={value!r} beside it means "
+                f"nothing; write it into the {self.slot}, or name the {self.slot} by a word."
+            )
+        if isinstance(self.made, type) and not isinstance(self.given, self.made):
+            refuse_other(self.name, self.slot, word(self.made), self.given)
+        return self.given
+
+    def word(self, words: Mapping[str, Any]) -> str:
+        """The word that was given, or the usual one."""
+        found = cast("str", dict(DEFAULTS)[self.slot]) if self.given is None else self.given
+        if (found.partition(":")[0] if words is SAMPLERS else found) not in words:  # the others take no number
+            raise MethodError(f"{self.slot} must be one of {', '.join(words)}; {nearest(found, words)}")
+        return found
+
+    def all(self) -> dict[str, Any]:
+        """Every setting of the slot, those left out at their defaults."""
+        defaults = dict(DEFAULTS)
+        return {setting: self.beside.get(setting, defaults[setting]) for setting in BESIDE[self.slot]}
+
+
+def _solver(slot: _Slot, groups: Groups | None) -> Local:
+    kind, s = SOLVERS[slot.word(SOLVERS)], slot.all()
+    if s["local_epochs"] is not None:
+        if slot.beside.get("local_steps") is not None:
+            raise MethodError(
+                f"{slot.name} was given local_steps={s['local_steps']} and local_epochs={s['local_epochs']}; "
+                "give one of them."
+            )
+        s["local_steps"] = None
+    s["schedule"], momentum = schedule(s["schedule"]), s.pop("momentum")
+    if kind is SGD:
+        return SGD(**s, groups=groups, momentum=momentum)
+    if momentum:
+        raise MethodError("momentum belongs to solver='sgd'; Adam has its own (beta1 0.9).")
+    return kind(**s, groups=groups)
+
+
+def _server(slot: _Slot, groups: Groups | None) -> Server:
+    kind = slot.made or Add
+    if slot.given is not None:
+        asked = SERVERS[slot.word(SERVERS)]
+        if slot.made is not None and asked is not slot.made:
+            refuse_other(slot.name, "server", word(slot.made), slot.given)
+        kind = asked
+    has, defaults = {field.name for field in fields(kind)}, dict(DEFAULTS)
+    options = {}
+    for setting, value in slot.beside.items():
+        if _OF_SERVER[setting] in has:
+            if value is not None or defaults[setting] is not None:  # None: what suits the server
+                options[_OF_SERVER[setting]] = value
+        elif value != defaults[setting]:
+            understood = ", ".join(s for s, field in _OF_SERVER.items() if field in has and field != "lr")
+            raise MethodError(
+                f"{setting}={value!r} means nothing to server={word(kind)!r}; "
+                f"it has {understood or 'none of that kind'}."
+            )
+    return kind(**options, groups=groups)
+
+
+def _sampler(slot: _Slot, groups: Groups | None) -> Sampler:
+    text, s = slot.word(SAMPLERS), slot.all()
+    kind = text.partition(":")[0]
+    count, replacement = s["clients_per_round"], s["replacement"]
+    if slot.made is not None:
+        if slot.given is None and not replacement:
+            return slot.made
+        count = slot.made.clients_per_round
+    if count is None:
+        if kind != "uniform":
+            raise MethodError(f"clients_per_round=None takes everyone; the sampler {kind} needs a number.")
+        return Everyone()
+    if replacement and (slot.made is not None or kind not in ("uniform", "by-size")):
+        drawn = kind if slot.made is None else type(slot.made).__name__
+        raise MethodError(f"The sampler {drawn} draws without replacement; leave replacement out.")
+    make, numbers = _read(text, SAMPLERS, "sampler")
+    if make is PowerOfChoice:
+        return PowerOfChoice(count, int(numbers[0]) if numbers else 2 * count, kind.removesuffix("-d"))
+    return make(count, replacement) if kind in ("uniform", "by-size") else make(count, *numbers)
+
+
+def codec(text: str | Part | None) -> Part | None:
+    """A codec from its short spelling, like "topk:0.05"."""
+    return text if text is None or (isinstance(text, Part) and text.codec) else _make(text, CODECS, "codec")
+
+
+def variates(text: str | Part | None) -> Part | None:
+    """Scaffold's control variates from the option's name, with "I" perhaps a share of the batches, like "I:1"."""
+    if text is None or isinstance(text, ControlVariates):
+        return text
+    return _make(text, VARIATES, "variates (Scaffold's option)")
+
+
+def schedule(text: str | Schedule | None) -> Schedule | None:
+    """A schedule from its short spelling; None and "constant" leave the rate as it is."""
+    return text if text is None or isinstance(text, Schedule) else _make(text, SCHEDULES, "schedule")
+
+
+def word(value: Any) -> Any:
+    """How a configuration file writes what a method fills in by itself; for reading only."""
+    words = {kind: word for word, kind in SERVERS.items()} | {kind: word for word, (kind, _) in CODECS.items()}
+    return words.get(value if isinstance(value, type) else type(value), value)
+
+
+def refuse_other(name: str, setting: str, needed: Any, given: Any) -> NoReturn:
+    raise MethodError(
+        f"{name} is what it is by {setting}={needed!r}, and was given {given!r}; "
+        "start from fedavg or fedsubavg for other combinations."
+    )
+
+
+def _make(text: Any, words: Words, what: str) -> Any:
+    make, numbers = _read(text, words, what)
+    return make(*numbers)
+
+
+def _read(text: Any, words: Words, what: str) -> tuple[Callable[..., Any], list[float]]:
+    """What a word makes, and the number behind its colon, if there is one."""
+    kind, _, number = str(text).partition(":")
+    if not isinstance(text, str) or kind not in words:
+        raise MethodError(
+            f"{what} must be an object, or one of {', '.join(words)}; got {text!r}: {nearest(kind, words)}"
+        )
+    make, takes = words[kind]
+    if not number:
+        return make, []
+    if takes is None:
+        raise MethodError(f"{what} {kind} takes no number, got {text!r}; write {kind} alone.")
+    try:
+        value = float(number)
+    except ValueError as err:
+        raise MethodError(f"{what} {text!r}: {number!r} is not a number; write it like {kind}:1.") from err
+    if takes is int and value != int(value):
+        raise MethodError(f"{what} {kind} takes a whole number, got {text!r}.")
+    return make, [takes(value)]

@@ -1,0 +1,95 @@
+"""What `fedsub.run` can train with, and how a method becomes rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsub.errors import ConfigError
+from fedsub.method.described import describe
+from fedsub.trees import Tree
+
+if TYPE_CHECKING:
+    from fedsub.data.clients import Clients
+    from fedsub.objective.problem import Problem
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is computed, whatever the method."""
+
+    engine: str = "auto"
+    chunk: int | None = None
+    workers: int = 1
+    compile: bool = False
+    seed: int = 0
+    lost: float = 0.0  # the chance that a client of the cohort never delivers
+    on_bad_update: str = "skip"
+    scratch: Path | None = None  # a folder for clients' state that is too large for memory
+
+    def refuse(self, method: str, *names: str) -> None:
+        """Raise ConfigError for options that were given and that a method does not use."""
+        for name in names:
+            usual = type(self).__dataclass_fields__[name].default
+            if (given := getattr(self, name)) != usual:
+                raise ConfigError(f"{method} does not use {name}={given!r}; leave it out.")
+
+
+class Trains:
+    """The rounds of a method on a problem, as a run plays them."""
+
+    engine: Any  # with a name
+    state: Any  # `fedsub.round.remembered.Remembered`: what a checkpoint keeps besides the shared model
+
+    def round(self, number: int) -> Any:
+        """Play a round; returns its RoundReport."""
+        raise NotImplementedError
+
+    def model(self, number: int) -> Any:
+        """What is evaluated after round ``number``: a Tree, or a PersonalModel."""
+        raise NotImplementedError
+
+    def settle(self, number: int) -> None:
+        """Bring the shared model up to date in place, at the end of training."""
+
+    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
+        """What the method measures of itself at an evaluation, by name."""
+        return {}
+
+    def final_measures(self, splits: dict[str, Clients]) -> dict[str, dict[str, Any]]:
+        """What it measures at the end, by split."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A method fitted to a problem, ready to train."""
+
+    trainer: Trains
+    reason: str  # how it is computed, in a sentence
+    columns: tuple[str, ...]  # what module and loss read
+    fallback: bool = False  # whether a faster way was tried in vain
+
+
+class Algorithm:
+    """Whatever `fedsub.run` can train with. Subclasses are frozen dataclasses and describe themselves as JSON."""
+
+    name: str
+    pooled: bool
+
+    def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
+        """Fit it to a problem. ``params`` is the shared model; training changes it in place.
+
+        Methods that are compositions of slots are fitted by `fedsub.round.prepare`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how it trains")
+
+    def check_population(self, sizes: np.ndarray) -> None:
+        """Raise MethodError if it cannot work with clients of these numbers of samples, such as too few of them."""
+
+    def describe(self) -> dict[str, Any]:
+        """The whole configuration as plain JSON values."""
+        return describe(self)

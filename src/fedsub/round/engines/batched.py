@@ -10,6 +10,7 @@ clients share nothing, the gradient of the sum of their losses is each client's 
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from itertools import pairwise
@@ -125,6 +126,8 @@ class Batched(Engine):
             losses.append(values)
         # A running sum adds in order; sum(2) would add in another order for another chunk size.
         weighted = (torch.stack(losses) * packed.weights).double()
+        if not math.isfinite(float(weighted.sum())):  # 0 · ∞ of a padded place must not look like a client's NaN
+            weighted = weighted.masked_fill(packed.weights == 0, 0.0)
         return params, weighted.cumsum(2)[:, :, -1]
 
     def _compiled_if_possible(

@@ -17,8 +17,8 @@ from worlds import bag
 
 import fedsub as fs
 
-TOLERANCE = 1e-11  # where every weight is exact in single precision; 1e-12 once none is rounded to it
-ROUNDED = 2e-6  # where weights of samples or rows are no powers of two, and are still kept in single precision
+TOLERANCE = 1e-12  # where every weight is exact in single precision
+ROUNDED = 2e-6  # where weights of samples or rows are not: TOLERANCE once models in double get weights in double
 
 TABLE = "emb.weight"
 Tree = dict[str, np.ndarray]

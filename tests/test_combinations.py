@@ -2,6 +2,7 @@
 
 All are built, and those that make no sense are refused with the reason (`REFUSED`). Of the rest every *pair* of
 choices is run: serial equals batched, neither chunk size nor an interruption changes a bit, bytes add up.
+That both engines are right is the matter of `test_against_reference`, which knows the values from formulas.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def test_a_complete_list_of_settings_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "loose"),
     [
-        *[({"server": S.Adam(), k: v}, k) for k, v in {"tau": 1e-3, "beta1": 0.5, "beta2": 0.5, "server_lr": 1.0}.items()],
+        *[({"server": S.Adam(), k: v}, k) for k, v in {"tau": 1e-3, "beta1": 0.5, "beta2": 0.5}.items()],
+        ({"server": S.Adam(), "server_lr": 1.0}, "server_lr"),
         *[({"server": fs.Add(), k: v}, k) for k, v in {"server_momentum": 0.9, "sparse_server": True}.items()],
         ({"server": fs.Add(), "groups": {"a": {"server_lr": 2.0}}}, "groups"),
         ({"solver": fs.SGD(), "lr": 0.3}, "lr"),

@@ -22,8 +22,8 @@ _WIDTH = 16
 
 
 @dataclass(frozen=True)
-class _Solver:
-    """What all solvers share: how much work, on which batches, at which rate.
+class Solver:
+    """What all solvers share: how much work, on which batches, at which rate, and what parts may ask of them.
 
     Either ``local_steps`` steps, or ``local_epochs`` passes over the client's data (then the number of
     steps differs by client). ``batch_size=None`` takes all local data as one batch. ``batches``:
@@ -46,12 +46,12 @@ class _Solver:
     groups: Groups | None = None
 
     def __post_init__(self) -> None:
-        check_local(self)  # type: ignore[arg-type]
+        check_local(self)
         check_groups(self.groups, ("lr", "weight_decay", "clip_norm"), type(self).__name__)
         check_number("weight_decay", self.weight_decay)
         if self.clip_norm is not None:
             check_number("clip_norm", self.clip_norm)
-        if self.schedule is not None and not hasattr(self.schedule, "factor"):
+        if self.schedule is not None and not isinstance(self.schedule, Schedule):
             raise MethodError(f"schedule must have factor(round), like Cosine(400); got {self.schedule!r}.")
         for values in ({"weight_decay": self.weight_decay, "clip_norm": self.clip_norm}, *(self.groups or {}).values()):
             if values.get("weight_decay", 0) < 0 or not (values.get("lr", 1) > 0):
@@ -60,7 +60,45 @@ class _Solver:
                 raise MethodError(f"clip_norm must be positive (or left out), got {norm}.")
 
     @property
+    def pure_step(self) -> bool:
+        """Whether a step is a function of tensors alone: then it can be compiled."""
+        return False
+
+    @property
+    def linear(self) -> bool:
+        """Whether a step adds −rate · gradient and nothing else."""
+        return False
+
+    def path_norm(self, steps: Tensor, pull: float) -> Tensor:
+        """‖a‖₁ of a client's update Δ = −η Σ_k a_k g_k after so many ``steps`` [c], a_k known beforehand.
+
+        ``pull`` is η μ of a proximal term, 0 without one. A solver that has no such a refuses, with the reason.
+        """
+        if not self.linear:
+            raise MethodError(
+                f"{type(self).__name__} is not linear in the gradients; use SGD, with or without momentum or a "
+                "proximal term, or a solver that says so of itself"
+            )
+        return _plain_norm(steps, pull)
+
+    def smooth(self) -> Solver:
+        """As much work on the same batches by steps that do not make a rounding error large.
+
+        Engines are compared by it before one is chosen.
+        """
+        return self
+
+    def init(self, params: Tree) -> Any:
+        """What it remembers from step to step, at the beginning of a round."""
+        return None
+
+    def step(self, params: Tree, grads: Tree, state: Any, work: Work) -> None:
+        """Change params (and the state) in place."""
+        raise NotImplementedError
+
+    @property
     def largest_lr(self) -> float:
+        """The largest rate of any parameter, whatever the schedule makes of it."""
         return max(self.lr, *(v.get("lr", 0.0) for v in (self.groups or {}).values()), 0.0)
 
     def rate(self, round: int) -> float:
@@ -104,13 +142,13 @@ class _Solver:
 
 
 @dataclass(frozen=True)
-class SGD(_Solver):
+class SGD(Solver):
     """Stochastic gradient descent: x ← x − lr · d, with d the gradient g or, with momentum, d ← ρ d + g.
 
     The momentum buffer starts at zero in every round.
     """
 
-    __doc__ = f"{__doc__}\n\n    {_Solver.__doc__}"
+    __doc__ = f"{__doc__}\n\n    {Solver.__doc__}"
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
@@ -121,13 +159,22 @@ class SGD(_Solver):
 
     @property
     def pure_step(self) -> bool:
-        """Whether a step is a function of tensors alone: then it can be compiled."""
         return self.momentum == 0 and self.schedule is None
 
     @property
     def linear(self) -> bool:
-        """Whether a step adds −rate · gradient and nothing else."""
         return not (self.momentum or self.weight_decay or self.clip_norm is not None or self.groups)
+
+    def path_norm(self, steps: Tensor, pull: float) -> Tensor:
+        grouped = {key for values in (self.groups or {}).values() for key in values}
+        if self.clip_norm is not None or self.weight_decay or grouped & {"clip_norm", "weight_decay"}:
+            raise MethodError("‖a‖₁ does not cover clipping and weight decay; leave them out, of groups too")
+        if not self.momentum:
+            return _plain_norm(steps, pull)
+        if pull:
+            raise MethodError("‖a‖₁ is known for momentum or for a proximal term, not for both; leave one out")
+        rho = self.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
     def init(self, params: Tree) -> Any:
         return {n: torch.zeros_like(p) for n, p in params.items()} if self.momentum else None
@@ -144,10 +191,10 @@ class SGD(_Solver):
 
 
 @dataclass(frozen=True)
-class Adam(_Solver):
+class Adam(Solver):
     """Adam within a round (Kingma and Ba, ICLR 2015), with bias correction; moments start at zero every round."""
 
-    __doc__ = f"{__doc__}\n\n    {_Solver.__doc__}"
+    __doc__ = f"{__doc__}\n\n    {Solver.__doc__}"
     lr: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
@@ -162,8 +209,8 @@ class Adam(_Solver):
                 f"Adam needs 0 ≤ beta1, beta2 < 1 and eps > 0; got {self.beta1}, {self.beta2} and {self.eps}."
             )
 
-    def as_sgd(self) -> SGD:
-        """As much work on the same batches by plain steps, which are a smooth function of the gradients."""
+    def smooth(self) -> SGD:
+        """Plain steps: Adam's first ones turn a rounding error into another sign."""
         return SGD(0.1, self.local_steps, self.local_epochs, self.batch_size, self.batches)
 
     def init(self, params: Tree) -> Any:
@@ -187,6 +234,11 @@ class Adam(_Solver):
             lr=1.0, beta1=self.beta1, beta2=self.beta2, eps=self.eps, weight_decay=0.0, amsgrad=False, maximize=False,
         )  # fmt: skip
         self._move(params, dict(zip(grads, taken, strict=True)), work, -1.0)
+
+
+def _plain_norm(steps: Tensor, pull: float) -> Tensor:
+    """‖a‖₁ where every step adds −η · gradient, and pulls by ``pull`` = η μ."""
+    return steps if pull == 0 else (1 - (1 - pull) ** steps) / pull
 
 
 def _within(longer: Tensor, like: Tensor) -> Tensor:

@@ -82,6 +82,8 @@ class Part:
     payloads: ClassVar[tuple[str, ...]] = ()  # trees that `finish` adds to the message, each the size of the update
     numbers: ClassVar[tuple[str, ...]] = ()  # numbers that `finish` adds, one per client
     codec: ClassVar[bool] = False  # whether it changes how the update is written; a method has one at most
+    votes: ClassVar[bool] = False  # whether what it sends has lost its size: a factor would change nothing
+    steers: ClassVar[bool] = False  # whether it turns steps towards the mean gradient, read off the client's update
 
     @property
     def key(self) -> str:
@@ -117,7 +119,7 @@ class Part:
 
 
 class Local(Protocol):
-    """How a client improves its copy, and on which batches."""
+    """How a client improves its copy, and on which batches; `fedsub.method.local.Solver` has defaults."""
 
     @property
     def lr(self) -> float: ...
@@ -129,7 +131,17 @@ class Local(Protocol):
     def batch_size(self) -> int | None: ...
     @property
     def batches(self) -> str: ...
+    @property
+    def groups(self) -> Mapping[str, Mapping[str, float]] | None: ...
+    @property
+    def largest_lr(self) -> float: ...
+    @property
+    def pure_step(self) -> bool: ...  # a step is a function of tensors alone
+    @property
+    def linear(self) -> bool: ...  # a step adds −rate · gradient and nothing else
 
+    def path_norm(self, steps: Tensor, pull: float) -> Tensor: ...  # ‖a‖₁ where the update is −η Σ a_k g_k
+    def smooth(self) -> Local: ...  # what stands in for it where engines are compared
     def rate(self, round: int) -> float: ...  # the learning rate of a round
     def scale(self, name: str) -> float: ...  # a parameter's rate over that
     def init(self, params: Tree) -> Any: ...
@@ -168,10 +180,15 @@ class Server(Protocol):
 
     State is named "slot/parameter". Where a row moves even in rounds that nobody sends it (momentum), the
     server is ``lazy``: `catch_up` brings rows to the end of a round, and is called before they are read.
+    `fedsub.method.servers.ServerRule` has defaults.
     """
 
     @property
     def lazy(self) -> bool: ...
+    @property
+    def whole_tables(self) -> bool: ...  # a step changes rows that nobody sent
+    def fitted(self, share: float) -> Server: ...  # for a population of which ``share`` takes part in a round
+    def advance(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None: ...
     def init(self, params: Tree, tables: Collection[str]) -> Tree: ...
     def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None: ...
     def catch_up(self, params: Tree, rows: dict[str, Tensor] | None, state: Tree, round: int) -> None: ...
@@ -186,14 +203,25 @@ class BoundSampler(Protocol):
 
     state: dict[str, np.ndarray]  # saved in checkpoints
     may_be_empty: bool
+    repeats: bool  # a client may be drawn twice
+    reports: tuple[str, ...]  # what clients that took part tell of their losses: "loss", "deviation"
+    least: int  # the fewest eligible clients it can do with
 
     def select(self, round: int, seed: int, probe: Probe, eligible: np.ndarray | None = None) -> Cohort: ...
     def observe(self, round: int, clients: np.ndarray, losses: np.ndarray, deviations: np.ndarray) -> None: ...
 
 
 class Sampler(Protocol):
-    """Who takes part in a round; ``sizes`` are the clients' numbers of samples."""
+    """Who takes part in a round; ``sizes`` are the clients' numbers of samples.
 
+    `fedsub.method.sampling.Sampler` has defaults.
+    """
+
+    @property
+    def may_repeat(self) -> bool: ...  # a client may be drawn twice in a round
+    @property
+    def probes(self) -> bool: ...  # it asks clients for their loss at the shared model
+    def share(self, population: int) -> float: ...  # of the clients, in a round
     def bind(self, sizes: np.ndarray) -> BoundSampler: ...
 
 
@@ -207,12 +235,18 @@ class Engine(Protocol):
 
 _SLOTS = {  # slot -> what it must have, and an example
     "local": (
-        ("lr", "local_steps", "local_epochs", "batch_size", "batches", "rate", "scale", "init", "step"),
-        "SGD(lr=0.1)",
+        (
+            *("lr", "local_steps", "local_epochs", "batch_size", "batches", "rate", "scale", "init", "step", "groups"),
+            *("largest_lr", "pure_step", "linear", "path_norm", "smooth"),
+        ),
+        "SGD(lr=0.1), a Solver",
     ),
     "average": (("needs_held", "bind"), "OverHolders()"),
-    "server": (("lazy", "init", "step", "catch_up"), "Add()"),
-    "sampler": (("bind",), "Uniform(50)"),
+    "server": (
+        ("lazy", "init", "step", "catch_up", "advance", "fitted", "whole_tables"),
+        "Add(), a servers.ServerRule",
+    ),
+    "sampler": (("bind", "share", "may_repeat", "probes"), "Uniform(50), a sampling.Sampler"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class Sign(Codec):
     """
 
     feedback: bool = field(default=False, init=False, repr=False)
+    votes: ClassVar[bool] = True
 
     def check(self, method: Method) -> None:
         from fedsub.method.average import OverHolders

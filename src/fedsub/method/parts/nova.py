@@ -38,37 +38,26 @@ class NormalisedSteps(Part):
     def check(self, method: Method) -> None:
         if self.effective not in ("norms", "steps"):
             raise MethodError(f'effective of NormalisedSteps must be "norms" or "steps", got {self.effective!r}.')
-        local = method.local
-        if type(local).__name__ != "SGD":
-            raise MethodError(
-                f"FedNova needs a local solver that is linear in the gradients, which {type(local).__name__} is not; "
-                "use SGD, with or without momentum or a proximal term."
-            )
-        if local.momentum and any(isinstance(p, Prox) and p.mu for p in method.parts):  # type: ignore[attr-defined]
-            raise MethodError("FedNova knows ‖a‖₁ for momentum or for a proximal term, not for both; leave one out.")
-        if getattr(local, "clip_norm", None) is not None or getattr(local, "weight_decay", 0):
-            raise MethodError("FedNova's ‖a‖₁ does not cover clipping and weight decay; leave them out.")
-        self._check_groups(method)
-        self._check_others(method)
-
-    def _check_groups(self, method: Method) -> None:
-        settings = {key for values in (getattr(method.local, "groups", None) or {}).values() for key in values}
-        if settings & {"clip_norm", "weight_decay"}:
-            raise MethodError("FedNova's ‖a‖₁ does not cover clipping and weight decay; leave them out of groups.")
-        if "lr" in settings and any(isinstance(p, Prox) and p.mu for p in method.parts):
+        pull = _pull(method, method.local.lr)
+        try:
+            method.local.path_norm(torch.ones(1, dtype=torch.float64), pull)
+        except MethodError as err:
+            raise MethodError(f"FedNova divides a client's update by ‖a‖₁: {err}.") from err
+        if pull and any("lr" in values for values in (method.local.groups or {}).values()):
             raise MethodError(
                 "With a proximal term ‖a‖₁ depends on the rate, and a client sends one number for all parameters; "
                 "leave lr out of groups, or the proximal term."
             )
+        self._check_others(method)
 
     def _check_others(self, method: Method) -> None:
         for part in method.parts:
-            if part.key == "sign":
+            if part.votes:
                 raise MethodError(
-                    "Sign sends signs, which FedNova's division by the number of steps cannot change, so it would be "
-                    "lost; use ErrorFeedbackSign(), or leave one of them out."
+                    f"What {type(part).__name__} sends has no size, which FedNova's division by the number of steps "
+                    "would change, so it would be lost; use ErrorFeedbackSign(), or leave one of them out."
                 )
-            if part.key == "scaffold" and method.parts.index(part) > method.parts.index(self):
+            if part.steers and method.parts.index(part) > method.parts.index(self):
                 raise MethodError(
                     "Scaffold reads the client's path off its update, so it must come before FedNova divides it; "
                     "write parts=(ControlVariates(), NormalisedSteps())."
@@ -87,13 +76,13 @@ class NormalisedSteps(Part):
         """‖a_i‖₁ of every client of the group, float64."""
         assert work.steps is not None
         assert work.method is not None
-        steps = work.steps.to(torch.float64)
-        momentum = getattr(work.method.local, "momentum", 0.0)
-        if momentum:
-            return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-        alpha = work.lr * scale * sum(p.mu for p in work.method.parts if isinstance(p, Prox))
-        return steps if alpha == 0 else (1 - (1 - alpha) ** steps) / alpha
+        return work.method.local.path_norm(work.steps.to(torch.float64), _pull(work.method, work.lr * scale))
 
     def combine(self, mean: dict[str, Tree], total: Total, state: dict[str, Tree], round: int) -> None:
         for value in mean["update"].values():
             value.mul_(total.numbers[f"{self.key}.effective"])
+
+
+def _pull(method: Method, rate: float) -> float:
+    """η μ of the proximal terms."""
+    return rate * sum(part.mu for part in method.parts if isinstance(part, Prox))

@@ -39,20 +39,16 @@ class Personal(Part):
     slot: ClassVar[str] = "personal.own"
 
     def check(self, method: Method) -> None:
-        from fedsub.method.parts.scaffold import ControlVariates
-        from fedsub.method.sampling import Available, PowerOfChoice
-
         if not isinstance(self.names, tuple) or not all(isinstance(n, str) and n for n in self.names):
             raise MethodError(f'Personal names parameters or patterns, such as ("head.*",); got {self.names!r}.')
         if self.init not in ("random", "shared"):
             raise MethodError(f'init of Personal must be "random" or "shared", got {self.init!r}.')
-        if any(isinstance(part, ControlVariates) for part in method.parts):
+        if any(part.steers for part in method.parts):
             raise MethodError(
                 "Scaffold corrects clients towards the mean gradient, which own parameters do not have; leave out "
                 "one of the two."
             )
-        sampler = method.sampler.sampler if isinstance(method.sampler, Available) else method.sampler
-        if isinstance(sampler, PowerOfChoice) and sampler.variant != "rpow":
+        if method.sampler.probes:
             raise MethodError(
                 "Power-of-choice asks clients for the loss of the shared model, which without their own parameters "
                 "means nothing; use another sampler with Personal, such as rpow-d."

@@ -28,7 +28,7 @@ class Prox(Part):
         check_number("mu of Prox", self.mu)
         if self.mu < 0:
             raise MethodError(f"mu of Prox must not be negative, got {self.mu}.")
-        lr = getattr(method.local, "largest_lr", method.local.lr)
+        lr = method.local.largest_lr
         if self.mu * lr > 1:
             raise MethodError(
                 f"Prox(mu={self.mu}) with lr={lr} overshoots what was sent "

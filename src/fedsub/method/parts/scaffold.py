@@ -32,6 +32,7 @@ class ControlVariates(Part):
     client_slots: ClassVar[tuple[str, ...]] = ("variate",)
     server_slots: ClassVar[tuple[str, ...]] = ("variate",)
     payloads: ClassVar[tuple[str, ...]] = ("variate",)
+    steers: ClassVar[bool] = True
 
     @property
     def key(self) -> str:
@@ -49,12 +50,7 @@ class ControlVariates(Part):
                 f"sampled holders alone, {type(method.average).__name__}, is no share of that. Use OverHolders() or "
                 "OverClients()."
             )
-        local = method.local
-        plain = getattr(local, "momentum", 0.0) == 0 and type(local).__name__ == "SGD"
-        clipped = (
-            getattr(local, "clip_norm", None) or getattr(local, "weight_decay", 0) or getattr(local, "groups", None)
-        )
-        if self.option == "II" and (not plain or clipped):
+        if self.option == "II" and not method.local.linear:
             raise MethodError(
                 "Scaffold's option \"II\" reads a client's mean gradient off its path, (x − y)/(I·lr), which holds for "
                 'plain SGD alone; use option="I", or SGD without momentum, clipping, weight decay and groups.'

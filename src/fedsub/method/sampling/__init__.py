@@ -9,7 +9,7 @@ A sampler holds settings only; `bind` fits it to a population, and what is bound
 """
 
 from fedsub.method.sampling.availability import Availability, Available, Daily, Mask, Random
-from fedsub.method.sampling.base import BoundSampler
+from fedsub.method.sampling.base import BoundSampler, Sampler
 from fedsub.method.sampling.power_of_choice import PowerOfChoice
 from fedsub.method.sampling.ucb import UCB
 from fedsub.method.sampling.uniform import BySize, Everyone, Poisson, Uniform
@@ -26,5 +26,6 @@ __all__ = [
     "Poisson",
     "PowerOfChoice",
     "Random",
+    "Sampler",
     "Uniform",
 ]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedsub import rng
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
-from fedsub.method.sampling.base import BoundSampler, check_count, check_share
-from fedsub.method.slots import Probe, Sampler
+from fedsub.method.sampling.base import BoundSampler, Sampler, check_count, check_share
+from fedsub.method.slots import Probe
 
 
+@runtime_checkable
 class Availability(Protocol):
     """Which of ``population`` clients can be reached in a round, bool [population]."""
 
@@ -83,7 +84,7 @@ class Daily:
 
 
 @dataclass(frozen=True)
-class Available:
+class Available(Sampler):
     """Any sampler, drawing only from the clients that can be reached in the round.
 
     Where they are fewer than the sampler needs (``clients_per_round`` of a draw without replacement), all of
@@ -95,16 +96,29 @@ class Available:
     availability: Availability
 
     def __post_init__(self) -> None:
-        for name, needed, example in (("sampler", "bind", "Uniform(50)"), ("availability", "mask", "Random(0.8)")):
-            value = getattr(self, name)
-            if isinstance(value, type) or not hasattr(value, needed):
-                raise MethodError(f"{name} of Available must be an object like {example}, got {value!r}.")
+        if not isinstance(self.sampler, Sampler):
+            raise MethodError(f"sampler of Available must be a Sampler like Uniform(50), got {self.sampler!r}.")
+        if isinstance(self.availability, type) or not isinstance(self.availability, Availability):
+            raise MethodError(
+                f"availability of Available must be an object like Random(0.8), got {self.availability!r}."
+            )
 
     @property
     def clients_per_round(self) -> int:
         """As of the sampler; `Everyone` has none."""
         sampler: Any = self.sampler
         return sampler.clients_per_round
+
+    @property
+    def may_repeat(self) -> bool:
+        return self.sampler.may_repeat
+
+    @property
+    def probes(self) -> bool:
+        return self.sampler.probes
+
+    def share(self, population: int) -> float:
+        return self.sampler.share(population)
 
     def bind(self, sizes: np.ndarray) -> BoundSampler:
         return _BoundAvailable(sizes, self)
@@ -117,12 +131,12 @@ class _BoundAvailable(BoundSampler):
     def __init__(self, sizes: np.ndarray, how: Available) -> None:
         super().__init__(sizes)
         self.inner, self.availability = how.sampler.bind(sizes), how.availability
-        self.state, self.report_bytes = self.inner.state, getattr(self.inner, "report_bytes", 0)
+        self.state, self.reports, self.repeats = self.inner.state, self.inner.reports, self.inner.repeats
         self._mask(1, 0)  # a pattern that does not fit is refused here
 
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
         here = pool[self._mask(round, seed)[pool]]
-        if len(here) < max(1, getattr(self.inner, "least", 1)):
+        if len(here) < max(1, self.inner.least):
             return Cohort.of(here)
         return self.inner.select(round, seed, probe, here)
 

@@ -11,6 +11,37 @@ from fedsub.method.groups import Cohort
 from fedsub.method.slots import Probe
 
 
+class Sampler:
+    """Who takes part in a round, before it is fitted to a population. Subclasses are frozen dataclasses."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a client may be drawn twice in a round."""
+        return False
+
+    @property
+    def probes(self) -> bool:
+        """Whether clients are asked for their loss at the shared model before they are chosen."""
+        return False
+
+    def share(self, population: int) -> float:
+        """The share of ``population`` clients that is expected in a round, where all of them can be reached."""
+        return 1.0
+
+    def bind(self, sizes: np.ndarray) -> BoundSampler:
+        """The sampler for clients of these numbers of samples."""
+        raise NotImplementedError
+
+
+class CountedSampler(Sampler):
+    """A sampler of ``clients_per_round`` clients, at least on average."""
+
+    clients_per_round: int
+
+    def share(self, population: int) -> float:
+        return min(1.0, self.clients_per_round / population)
+
+
 class BoundSampler:
     """A sampler fitted to a population. Subclasses write `draw`, and `observe` if they learn.
 
@@ -19,7 +50,8 @@ class BoundSampler:
     """
 
     may_be_empty: bool = False
-    report_bytes: int = 0  # of what every client that took part tells of its losses, for `observe`
+    repeats: bool = False  # whether a client may be drawn twice
+    reports: tuple[str, ...] = ()  # what those who took part tell of their losses: "loss", "deviation"
     least: int = 1  # the fewest eligible clients that `draw` can do with
 
     def __init__(self, sizes: np.ndarray, **needed: int) -> None:
@@ -35,6 +67,11 @@ class BoundSampler:
                     f"{setting}={count} but there are only {len(self.able)} clients with data; "
                     "lower it, take everyone, or sample with replacement."
                 )
+
+    @property
+    def report_bytes(self) -> int:
+        """Of what a client that took part tells of its losses."""
+        return 4 * len(self.reports)
 
     def select(self, round: int, seed: int, probe: Probe, eligible: np.ndarray | None = None) -> Cohort:
         """The cohort of a round; ``eligible``: sorted numbers of the clients that may be drawn (None: all)."""

@@ -8,14 +8,14 @@ import numpy as np
 
 from fedsub.errors import MethodError, nearest
 from fedsub.method.groups import Cohort
-from fedsub.method.sampling.base import BoundSampler, by_size, check_count, largest
+from fedsub.method.sampling.base import BoundSampler, CountedSampler, by_size, check_count, largest
 from fedsub.method.slots import Probe
 
 VARIANTS = ("pow", "cpow", "rpow")
 
 
 @dataclass(frozen=True)
-class PowerOfChoice:
+class PowerOfChoice(CountedSampler):
     """The ``clients_per_round`` worst of ``candidates`` (pow-d; Cho, Wang, Joshi, 2020).
 
     d = ``candidates`` clients are drawn without replacement with probability ∝ samples; the m =
@@ -48,6 +48,10 @@ class PowerOfChoice:
         if self.variant not in VARIANTS:
             raise MethodError(f"Unknown variant={self.variant!r}; {nearest(str(self.variant), VARIANTS)}")
 
+    @property
+    def probes(self) -> bool:
+        return self.variant != "rpow"
+
     def bind(self, sizes: np.ndarray) -> BoundSampler:
         return _BoundPowerOfChoice(sizes, self)
 
@@ -57,7 +61,7 @@ class _BoundPowerOfChoice(BoundSampler):
         super().__init__(sizes, candidates=how.candidates)
         self.how, self.least = how, how.clients_per_round
         if how.variant == "rpow":
-            self.report_bytes = 4
+            self.reports = ("loss",)
             self.state["loss"] = np.full(len(self.sizes), np.inf)
 
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsub.method.groups import Cohort
-from fedsub.method.sampling.base import BoundSampler, check_count, check_share, check_switch, largest
+from fedsub.method.sampling.base import BoundSampler, CountedSampler, check_count, check_share, check_switch, largest
 from fedsub.method.slots import Probe
 
 
 @dataclass(frozen=True)
-class UCB:
+class UCB(CountedSampler):
     """The ``clients_per_round`` clients with the largest index A (UCB-CS; Cho, Gupta, Joshi, Yağan, 2020).
 
     After t rounds, with γ = ``gamma``, p_k the share of client k in the data, S(t') the clients that delivered
@@ -56,9 +56,10 @@ class _BoundUCB(BoundSampler):
         count  N at seen[k], at least 1; 0: never      index  A at seen[k], with stale_discount only
     """
 
+    reports = ("loss", "deviation")
+
     def __init__(self, sizes: np.ndarray, how: UCB) -> None:
         super().__init__(sizes, clients_per_round=how.clients_per_round)
-        self.report_bytes = 8  # mean and deviation
         self.least, self.gamma = how.clients_per_round, float(how.gamma)
         self.share = self.sizes / self.sizes.sum()
         names = ("mean", "count", "sigma", "index") if how.stale_discount else ("mean", "count", "sigma")

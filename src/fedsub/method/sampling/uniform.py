@@ -8,12 +8,12 @@ import numpy as np
 
 from fedsub import rng
 from fedsub.method.groups import Cohort
-from fedsub.method.sampling.base import BoundSampler, by_size, check_count, check_switch
+from fedsub.method.sampling.base import BoundSampler, CountedSampler, Sampler, by_size, check_count, check_switch
 from fedsub.method.slots import Probe
 
 
 @dataclass(frozen=True)
-class _Draws:
+class _Draws(CountedSampler):
     """``clients_per_round`` draws, without replacement unless told otherwise."""
 
     clients_per_round: int = 50
@@ -23,10 +23,14 @@ class _Draws:
         check_count("clients_per_round", self.clients_per_round)
         check_switch("replacement", self.replacement)
 
+    @property
+    def may_repeat(self) -> bool:
+        return self.replacement
+
 
 class _BoundDraws(BoundSampler):
     def __init__(self, sizes: np.ndarray, how: _Draws) -> None:
-        self.count, self.replacement = how.clients_per_round, how.replacement
+        self.count, self.repeats = how.clients_per_round, how.replacement
         self.least = 1 if how.replacement else self.count
         super().__init__(sizes, clients_per_round=self.least)
 
@@ -50,7 +54,7 @@ class Uniform(_Draws):
 
 class _BoundUniform(_BoundDraws):
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
-        if self.replacement:
+        if self.repeats:
             return Cohort.of(pool[rng.below(self.words(round, seed), len(pool))], may_repeat=True)
         word = rng.key(seed, rng.COHORT, round)
         return Cohort.of(np.sort(pool[rng.first_of_permutation(len(pool), self.count, word)]))
@@ -70,7 +74,7 @@ class BySize(_Draws):
 
 class _BoundBySize(_BoundDraws):
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
-        if not self.replacement:
+        if not self.repeats:
             return Cohort.of(by_size(pool, self.sizes, self.count, seed, round))
         ends = np.cumsum(self.sizes[pool])
         sample = rng.below(self.words(round, seed), int(ends[-1]))  # a sample's owner is drawn ∝ its samples
@@ -78,7 +82,7 @@ class _BoundBySize(_BoundDraws):
 
 
 @dataclass(frozen=True)
-class Everyone:
+class Everyone(Sampler):
     """All clients, every round."""
 
     def bind(self, sizes: np.ndarray) -> BoundSampler:
@@ -91,7 +95,7 @@ class _BoundEveryone(BoundSampler):
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(CountedSampler):
     """Each client by a coin of its own, with probability q = ``clients_per_round`` / N.
 
     The number of clients varies from round to round, and a cohort may be empty. N counts the clients with

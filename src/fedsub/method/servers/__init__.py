@@ -16,6 +16,7 @@ from fedsub.method.servers.adaptive import Adagrad, Adam, Yogi
 from fedsub.method.servers.add import Add
 from fedsub.method.servers.frequency import FrequencyAware
 from fedsub.method.servers.history import ScaffoldHistory
+from fedsub.method.servers.rule import ServerRule
 from fedsub.method.servers.torch_optim import TorchOptimiser
 
-__all__ = ["Adagrad", "Adam", "Add", "FrequencyAware", "ScaffoldHistory", "TorchOptimiser", "Yogi"]
+__all__ = ["Adagrad", "Adam", "Add", "FrequencyAware", "ScaffoldHistory", "ServerRule", "TorchOptimiser", "Yogi"]

@@ -19,12 +19,13 @@ from torch import Tensor
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_number
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
+from fedsub.method.servers.rule import ServerRule
 from fedsub.trees import Tree, add_rows, take_rows
 
 CHUNK = 1 << 18  # elements of a table that catch up at once: all rows of a large one would take much memory
 
 
-class RowServer:
+class RowServer(ServerRule):
     """A server whose rule treats every element alike. Subclasses are frozen dataclasses."""
 
     lr: float
@@ -36,15 +37,6 @@ class RowServer:
         for pattern, values in (self.groups or {}).items():
             for key, value in values.items():
                 check_positive(f"groups[{pattern!r}][{key!r}]", value)
-
-    @property
-    def lazy(self) -> bool:
-        """Whether rows that nobody sent have something to catch up on."""
-        return False
-
-    def fitted(self, share: float) -> RowServer:
-        """The server for a population of which ``share`` takes part in a round (K/N)."""
-        return self
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -89,7 +81,6 @@ class RowServer:
         self.advance(params, mean, rows, state, round)
 
     def advance(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None:
-        """`step` for rows that are up to date already."""
         for name, update in mean.items():
             lr = setting(self.groups, name, "lr", self.lr)
             if name not in rows:

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from fedsub.errors import MethodError
 from fedsub.method.servers.base import check_flag, put_rows
+from fedsub.method.servers.rule import ServerRule
 from fedsub.trees import Tree, add_rows, take_rows
 
 MANY_ROWS = 1_000_000
 
 
 @dataclass(frozen=True)
-class TorchOptimiser:
+class TorchOptimiser(ServerRule):
     """A step of ``make(parameters)``, a torch.optim.Optimizer, with the pseudo-gradient −Δ.
 
         TorchOptimiser(lambda tensors: torch.optim.AdamW(tensors, lr=0.01))
@@ -44,12 +45,7 @@ class TorchOptimiser:
             )
 
     @property
-    def lazy(self) -> bool:
-        return False
-
-    @property
     def whole_tables(self) -> bool:
-        """Whether a step changes all rows of a table, not only those that were sent."""
         return not self.sparse_server
 
     def init(self, params: Tree, tables: Collection[str]) -> Tree:
@@ -114,9 +110,6 @@ class TorchOptimiser:
             if name in sparse:
                 put_rows(params[name], sparse[name], value)
             state[f"begun/{name}"].fill_(1)
-
-    def catch_up(self, params: Tree, rows: dict[str, Tensor] | None, state: Tree, round: int) -> None:
-        """Nothing: rows are never behind."""
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
         optimiser = self.make(tensors)

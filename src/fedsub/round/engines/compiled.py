@@ -28,7 +28,7 @@ _FIXED = {
 def impure(method: Method) -> str | None:
     """The name of a slot whose local step depends on more than tensors, and so cannot be compiled."""
     slots = [*[part for part in method.parts if _acts_in_steps(part)], method.local]
-    return next((type(s).__name__ for s in slots if not getattr(s, "pure_step", False)), None)
+    return next((type(s).__name__ for s in slots if not s.pure_step), None)
 
 
 def _acts_in_steps(part: Part) -> bool:
@@ -37,7 +37,7 @@ def _acts_in_steps(part: Part) -> bool:
 
 def _adds_gradients(method: Method) -> bool:
     """Whether a step only adds a multiple of the gradient: then rows may be added one by one."""
-    return not any(_acts_in_steps(part) for part in method.parts) and getattr(method.local, "linear", False)
+    return not any(_acts_in_steps(part) for part in method.parts) and method.local.linear
 
 
 def _about_inputs(entries) -> list[bool]:

@@ -12,7 +12,6 @@ import torch
 from fedsub.errors import ConfigError, ObjectiveError
 from fedsub.method.batches import Batches, draw
 from fedsub.method.groups import Cohort
-from fedsub.method.local import Adam
 from fedsub.method.slots import Method
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Delivery, Filled, Job, Plan, columns_to, template
@@ -231,8 +230,8 @@ def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> J
     plain = tuple(p for p in method.parts if not (p.client_slots or p.server_slots or p.codec))
     if plain != method.parts:
         method = replace(method, parts=plain)
-    if isinstance(method.local, Adam):
-        method = replace(method, local=method.local.as_sgd())
+    if (smooth := method.local.smooth()) is not method.local:
+        method = replace(method, local=smooth)
     sizes = problem.clients.sizes
     least, other = int(np.argmin(sizes)), int(np.argpartition(sizes, len(sizes) // 2)[len(sizes) // 2])
     if other == least or sizes[other] == 1:  # a lone sample shows nothing of how samples are mixed

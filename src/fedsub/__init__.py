@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedsub.families import factorisation, mixture
     from fedsub.method import codecs, sampling, schedules, servers
     from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
-    from fedsub.method.local import SGD, Adam
+    from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Prox
     from fedsub.method.sampling import Everyone, Uniform
     from fedsub.method.servers import Add
@@ -62,6 +62,7 @@ __all__ = [
     "Progress",
     "Prox",
     "Result",
+    "Solver",
     "Target",
     "TensorBoard",
     "Tuning",
@@ -97,7 +98,7 @@ _HOMES = {
     "data.twins": ("movielens_like",),
     "errors": ("FedsubError",),
     "method.average": ("OverClients", "OverHolders", "OverSampledHolders"),
-    "method.local": ("SGD", "Adam"),
+    "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Prox"),
     "method.sampling": ("Everyone", "Uniform"),
     "method.servers": ("Add",),

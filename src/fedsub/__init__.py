@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from fedsub.families import factorisation, mixture
     from fedsub.method import codecs, sampling, schedules, servers
     from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
-    from fedsub.method.local import SGD, Adam
-    from fedsub.method.part import Part
-    from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Prox
+    from fedsub.method.local import SGD, Adam, Solver
+    from fedsub.method.part import Message, Part, Start, Total, Work
+    from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox
     from fedsub.method.sampling import Everyone, Uniform
-    from fedsub.method.servers import Add
+    from fedsub.method.servers import Add, RowServer
     from fedsub.method.slots import Method
     from fedsub.objective import losses, models
     from fedsub.objective.objective import Objective
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison, compare
     from fedsub.study.lambdas.choose import LambdaPath, choose_lambda
     from fedsub.study.tuning import Tuning, tune
+    from fedsub.trees import Tree, add_rows, put_rows, take_rows
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "FedsubError",
     "Interrupted",
     "LambdaPath",
+    "Message",
     "Method",
     "NormalisedSteps",
     "Objective",
@@ -60,13 +62,21 @@ __all__ = [
     "OverHolders",
     "OverSampledHolders",
     "Part",
+    "Personal",
     "Progress",
     "Prox",
     "Result",
+    "RowServer",
+    "Solver",
+    "Start",
     "Target",
     "TensorBoard",
+    "Total",
+    "Tree",
     "Tuning",
     "Uniform",
+    "Work",
+    "add_rows",
     "choose_lambda",
     "codecs",
     "compare",
@@ -81,10 +91,12 @@ __all__ = [
     "models",
     "movielens",
     "movielens_like",
+    "put_rows",
     "run",
     "sampling",
     "schedules",
     "servers",
+    "take_rows",
     "theory",
     "tune",
     "twins",
@@ -98,10 +110,10 @@ _HOMES = {
     "data.twins": ("movielens_like",),
     "errors": ("FedsubError",),
     "method.average": ("OverClients", "OverHolders", "OverSampledHolders"),
-    "method.local": ("SGD", "Adam"),
-    "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Prox"),
+    "method.local": ("SGD", "Adam", "Solver"),
+    "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox"),
     "method.sampling": ("Everyone", "Uniform"),
-    "method.servers": ("Add",),
+    "method.servers": ("Add", "RowServer"),
     "method.part": ("Message", "Part", "Start", "Total", "Work"),
     "method.slots": ("Method",),
     "objective.objective": ("Objective",),
@@ -112,6 +124,7 @@ _HOMES = {
     "study.comparing": ("Comparison", "compare"),
     "study.lambdas.choose": ("LambdaPath", "choose_lambda"),
     "study.tuning": ("Tuning", "tune"),
+    "trees": ("Tree", "add_rows", "put_rows", "take_rows"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

@@ -50,9 +50,7 @@ class BoundSampler:
 
     may_be_empty: bool = False
     repeats: bool = False  # whether a client may be drawn twice
-    reports: tuple[
-        str, ...
-    ] = ()  # what clients that took part tell of their losses, for `observe`: "loss", "deviation"
+    reports: tuple[str, ...] = ()  # what those who took part tell of their losses: "loss", "deviation"
     least: int = 1  # the fewest eligible clients that `draw` can do with
 
     def __init__(self, sizes: np.ndarray, **needed: int) -> None:

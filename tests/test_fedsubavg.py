@@ -19,8 +19,11 @@ from fedsub.data.heat import row_heat, weighted_heat
 from fedsub.errors import MethodError
 from fedsub.method.batches import draw
 from fedsub.method.groups import Cohort
+from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
-from fedsub.round.sums import CohortRows, Sum
+from fedsub.round.layout import Layouts, asked_of
+from fedsub.round.messages import Uplink
+from fedsub.round.sums import Sums
 
 CPU = torch.device("cpu")
 DOUBLE = torch.float64
@@ -300,15 +303,20 @@ def full(problem: Problem, i: int, delta: dict) -> torch.Tensor:
 def mean_over(problem: Problem, average, who, deltas, left_out=()) -> dict:
     """The average of the clients ``who``, scattered into the full table."""
     cohort = Cohort.of(np.array(who), may_repeat=True)
-    layout = CohortRows(problem, CPU)(cohort)
-    bound = average.bind(problem, CPU)
-    total = Sum(problem, problem.params(), layout, held=average.needs_held)
-    weights = bound.weights(cohort.clients)
+    population = Population.of(problem)
+    layout = Layouts(population.rows, CPU)(asked_of(problem.spaces, cohort.clients))
+    bound = average.bind(population, CPU)
+    sums = Sums(
+        problem.params(), population.tables, layout, {"update": problem.names}, held=average.needs_held
+    )  # fmt: skip
+    weights = average.weight(problem.clients.sizes[cohort.clients])
     for k, i in enumerate(who):
         share = weights[k : k + 1] * (i not in left_out)
-        delta = {n: d * (i not in left_out) for n, d in deltas[i].items()}
-        total.add(delta, slice(k, k + 1), share, stacked=False)
-    summed = total.total()
+        tree = {n: d * share[0] if n in problem.tables else (d * share[0])[None] for n, d in deltas[i].items()}
+        numbers = {"weight": share, "count": np.array([float(i not in left_out)]), "loss": np.zeros(1)}
+        uplink = Uplink(cohort.take(np.array([k])), np.array([i in left_out]), {"update": tree}, numbers)
+        sums.add(uplink, slice(k, k + 1))
+    summed = sums.total()
     mean = bound(summed)
     table = torch.zeros(problem.spaces["ids"].size, 2, dtype=DOUBLE)
     table[summed.rows["table.weight"]] = mean["table.weight"]

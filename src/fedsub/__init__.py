@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from fedsub.method.part import Message, Part, Start, Total, Work
     from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox
     from fedsub.method.sampling import Everyone, Uniform
-    from fedsub.method.servers import Add, RowServer
+    from fedsub.method.servers import Add
+    from fedsub.method.servers.base import RowServer
     from fedsub.method.slots import Method
     from fedsub.objective import losses, models
     from fedsub.objective.objective import Objective
@@ -113,7 +114,8 @@ _HOMES = {
     "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox"),
     "method.sampling": ("Everyone", "Uniform"),
-    "method.servers": ("Add", "RowServer"),
+    "method.servers": ("Add",),
+    "method.servers.base": ("RowServer",),
     "method.part": ("Message", "Part", "Start", "Total", "Work"),
     "method.slots": ("Method",),
     "objective.objective": ("Objective",),

@@ -16,7 +16,7 @@ from worlds import trainer_for
 
 import fedsub as fs
 from fedsub.errors import MethodError
-from fedsub.method.schedules import parse
+from fedsub.method.spelling import schedule as parse
 
 
 def test_schedules_by_hand() -> None:

@@ -221,7 +221,8 @@ MIXES = {
     "topk": fs.methods.fedsubavg(personal="out.*", codec="topk:0.3", **SETTINGS),
     "int8": fs.methods.fedavg(personal="emb.weight", codec="int8", **SETTINGS),
     "sign": fs.methods.signsgd(personal="out.*", **SETTINGS),
-    "error feedback, replacement": fs.methods.ef_signsgd(personal="out.*", replacement=True, **SETTINGS),
+    "error feedback": fs.methods.ef_signsgd(personal="out.*", **SETTINGS),
+    "replacement": fs.methods.fedavg(personal="out.*", replacement=True, **SETTINGS),
 }
 
 

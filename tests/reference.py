@@ -18,7 +18,7 @@ from worlds import bag
 import fedsub as fs
 
 TOLERANCE = 1e-12  # where every weight is exact in single precision
-ROUNDED = 2e-6  # where weights of samples or rows are not: TOLERANCE once models in double get weights in double
+ROUNDED = 3e-7  # where weights of samples or rows are not: TOLERANCE once models in double get weights in double
 
 TABLE = "emb.weight"
 Tree = dict[str, np.ndarray]

@@ -18,7 +18,7 @@ from worlds import bag
 import fedsub as fs
 
 TOLERANCE = 1e-12  # where every weight is exact in single precision
-ROUNDED = 3e-7  # where weights of samples or rows are not: TOLERANCE once models in double get weights in double
+ROUNDED = TOLERANCE  # where weights of samples or rows are not: models in double have weights in double
 
 TABLE = "emb.weight"
 Tree = dict[str, np.ndarray]
@@ -282,7 +282,7 @@ def play(world: World, method: fs.Method, folder: Path, rounds: int, **options: 
     result = fs.run(method, world.objective(), world.clients(), rounds=rounds, out=folder, **options)
     assert options.get("engine", result.engine) == result.engine
     rows = [json.loads(line) for line in (folder / "traffic.jsonl").read_text().splitlines()]
-    cohorts = [[i for i, up in zip(row["clients"], row["up"], strict=True) if up > 0] for row in rows]
+    cohorts = [[i for k, i in enumerate(row["clients"]) if k not in row.get("lost", ())] for row in rows]
     return {k: v.numpy() for k, v in result.params.items()}, cohorts
 
 

@@ -305,9 +305,9 @@ def test_state_in_files_is_state_in_memory(engine: str, tmp_path: Path, monkeypa
     plain = fs.run(method, goal_of(), DATA, out=tmp_path / "memory", **options)
     monkeypatch.setattr("fedsub.round.memory.MAPPED_FROM", 1)
     trainer = trainer_for(method, goal_of(), DATA, engine)
-    stored = trainer.state.kept.tensors["scaffold.variate/emb.weight"]
+    stored = trainer.memory.tensors["scaffold.variate/emb.weight"]
     assert stored.abs().sum() == 0
-    assert len(mapped_files()) >= len(trainer.state.kept.tensors)
+    assert len(mapped_files()) >= len(trainer.memory.tensors)
     out = tmp_path / "not" / "there" / "yet"
     with pytest.raises(InterruptedError):
         fs.run(method, goal_of(), DATA, out=out, callbacks=[Halt()], **options)
@@ -344,7 +344,7 @@ def test_a_rejected_client_keeps_its_state(engine: str, chunk) -> None:
     goal, clients = lines([1.0, 0.0, 2.0, 4.0, 0.5])
     method = fs.methods.scaffold(codec="ef-sign", lr=0.1, local_steps=2, batch_size=1, clients_per_round=None)
     trainer = trainer_for(method, goal, clients, engine, chunk=chunk)
-    kept = trainer.state.kept.tensors
+    kept = trainer.memory.tensors
     for value in kept.values():
         value.fill_(0.3)
     report = trainer.round(1)
@@ -357,7 +357,7 @@ def test_a_rejected_client_keeps_its_state(engine: str, chunk) -> None:
     assert all(torch.isfinite(v).all() for v in trainer.params.values())
     # c is still the mean of what the others changed.
     others = (kept["scaffold.variate/x"] - 0.3).sum() / 5
-    torch.testing.assert_close(trainer.state.shared["scaffold"]["variate"]["x"].sum(), others)
+    torch.testing.assert_close(trainer.server.slots["scaffold"]["variate"]["x"].sum(), others)
 
 
 class Count(Part):
@@ -384,7 +384,7 @@ def test_a_client_drawn_twice_reads_the_same_state_both_times(engine: str, chunk
         twice += len(drawn) - len(np.unique(drawn))
         times[np.unique(drawn)] += 1
     assert twice > 10
-    kept = trainer.state.kept.tensors
+    kept = trainer.memory.tensors
     np.testing.assert_array_equal(kept["count.rounds/out.bias"].numpy()[:, 0], times)
     owner = np.repeat(np.arange(8), DATA.spaces["ids"].counts)
     np.testing.assert_array_equal(kept["count.rounds/emb.weight"].numpy()[:, 0], times[owner])
@@ -398,7 +398,7 @@ def test_of_repeated_clients_the_last_one_that_delivered_is_kept() -> None:
     for engine, chunk in (("serial", None), ("batched", 12), ("batched", 5)):
         trainer = trainer_for(method, goal_of(), DATA, engine, chunk=chunk)
         trainer.round(1)
-        found.append(trainer.state.kept.tensors)
+        found.append(trainer.memory.tensors)
     for other in found[1:]:
         for key, value in found[0].items():
             torch.testing.assert_close(other[key], value, rtol=1e-9, atol=1e-12)
@@ -410,7 +410,7 @@ def test_what_moved_takes_bounded_memory() -> None:
     trainer = trainer_for(method, goal_of(), DATA, "serial")
     for number in range(1, 31):
         trainer.round(number)
-    for moved in (*trainer.state._moved.values(), *trainer.state.kept.moved.values()):
+    for moved in (*trainer.server.moved.values(), *trainer.memory.moved.values()):
         assert sum(map(len, moved._listed)) <= moved.size
     rows = trainer.state.take_moved()
     assert rows["emb.weight"].tolist() == np.unique(DATA.spaces["ids"].rows).tolist()

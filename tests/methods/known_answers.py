@@ -73,10 +73,10 @@ OPTIMUM, FEDAVG = 0.6666666667, 1.1793039910
 
 def variates(trainer) -> tuple[dict, dict]:
     """(c, c_i) of a trainer: c_i of tables as [N, rows, …], zero outside S(i)."""
-    c = trainer.state.shared["scaffold"]["variate"]
+    c = trainer.server.slots["scaffold"]["variate"]
     own = {}
     for name in trainer.problem.names:
-        stored = trainer.state.kept.tensors[f"scaffold.variate/{name}"]
+        stored = trainer.memory.tensors[f"scaffold.variate/{name}"]
         if name not in trainer.problem.tables:
             own[name] = stored
             continue

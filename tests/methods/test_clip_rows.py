@@ -43,9 +43,6 @@ def test_rows_that_are_too_long_are_scaled_down(engine: str, average: str, tmp_p
 
 
 @ENGINES
-@pytest.mark.xfail(
-    strict=True, reason="FedNova multiplies by τ_eff after the rows were clipped; remove when it does not"
-)
 def test_what_is_clipped_is_the_step_that_fednova_makes(engine: str, tmp_path: Path) -> None:
     """The limit is on how far a row moves in a round, τ_eff included."""
     expected, _, max_norm = clipped(Settings(average="samples", batch_size=2, nova=True))

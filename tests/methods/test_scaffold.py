@@ -80,7 +80,7 @@ def test_the_servers_variate_is_the_mean_of_the_clients(engine: str, option: str
         # A client that never took part has no variate; one that did has one on S(i), which is all that is stored.
         for i in range(6):
             assert bool(own["out.weight"][i].any()) == (i in seen)
-    assert len(trainer.state.kept.tensors["scaffold.variate/emb.weight"]) == len(space.rows)
+    assert len(trainer.memory.tensors["scaffold.variate/emb.weight"]) == len(space.rows)
 
 
 @ENGINES
@@ -109,7 +109,7 @@ def test_option_one_takes_the_gradient_at_x_over_a_share_of_the_batches(engine: 
     assert trainer.method.parts[0].share == share
     trainer.round(1)
     _, own = variates(trainer)
-    batches = draw(clients, trainer.sampler.select(1, 0, None), trainer.method.local, round=1, seed=0)
+    batches = draw(clients, trainer.server.sampler.select(1, 0, None), trainer.method.local, round=1, seed=0)
     for i, steps in enumerate(batches.steps):
         module, found = copy.deepcopy(goal.module), []
         for step in range(math.ceil(share * steps)):

@@ -35,7 +35,7 @@ def start_of(objective: fs.Objective) -> dict:
 
 
 def kept(trainer) -> dict:
-    return {k: v.clone() for k, v in trainer.state.kept.tensors.items()}
+    return {k: v.clone() for k, v in trainer.memory.tensors.items()}
 
 
 # ---------------------------------------------------------------------- two clients that disagree
@@ -131,7 +131,7 @@ def test_with_nothing_shared_it_is_local_training(engine: str, server: str) -> N
         for number in (1, 2, 3):
             lonely.round(number)
         rows = torch.from_numpy(DATA.spaces["ids"].rows_of(client).astype(np.int64))
-        mine = trainer.state.kept.read(Personal.slot, np.array([client]))
+        mine = trainer.memory.read(Personal.slot, np.array([client]))
         torch.testing.assert_close(mine["emb.weight"], lonely.params["emb.weight"][rows], rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(mine["out.weight"][0], lonely.params["out.weight"], rtol=1e-9, atol=1e-12)
 
@@ -204,7 +204,7 @@ def test_the_padding_row_stays_what_it_is() -> None:
     (name,) = method.private(trainer.problem.names)
     space = trainer.problem.tables[name]
     assert space.padding
-    stored = trainer.state.kept.tensors[f"personal.own/{name}"]
+    stored = trainer.memory.tensors[f"personal.own/{name}"]
     nothing = trainer.params[name][0]
     assert torch.equal(stored[space.row_offsets[:-1]], nothing.expand(len(clients), -1))
     assert not (stored[space.row_offsets[:-1] + 1] == trainer.params[name][1]).all()
@@ -285,7 +285,7 @@ def test_bytes_and_residuals_are_of_shared_parameters_only(codec: str) -> None:
     assert report.down.tolist() == [8 * 3] * 4  # out.weight and out.bias, no row
     expected = {"topk:0.3": (8 * 2 + 2, 8 * 2 + 2 + 2), "int8": (3 + 2 * 8,) * 2, "ef-sign": (2 + 2 * 8,) * 2}[codec]
     assert all(expected[0] <= up <= expected[1] for up in report.up.tolist()), report.up
-    for key, value in trainer.state.kept.tensors.items():
+    for key, value in trainer.memory.tensors.items():
         if "residual" in key and "emb.weight" in key:
             assert not value.any(), key
     # And with personal dense parameters, what remains is the rows: their ids, and one number each way.
@@ -318,7 +318,7 @@ def test_a_client_whose_own_values_diverge_keeps_the_last_good_ones() -> None:
     for engine in ("serial", "batched"):
         trainer = trainer_for(method, goal, clients, engine)
         assert trainer.round(1).rejected.tolist() == [1]
-        own = trainer.state.kept.tensors["personal.own/own"].view(-1).tolist()
+        own = trainer.memory.tensors["personal.own/own"].view(-1).tolist()
         assert own == pytest.approx([0.9, 1.0, 0.95])
 
 

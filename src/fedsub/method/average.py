@@ -90,14 +90,14 @@ class OverHolders:
                 raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, population)}")
         check_patterns(self.groups, population.names, "OverHolders")
         raw = {space: self._coefficients(population, space) for space in population.rows}
-        made: dict[tuple[str, float, float | None], Tensor] = {}  # tables that agree share one array
+        made: dict[tuple[str, float, float | None, bool], Tensor] = {}  # tables that agree share one array
         coefficients = {}
         for table, space in population.tables.items():
             temper = setting(self.groups, table, "temper", self.temper)
             cap = setting(self.groups, table, "max_coef", self.max_coef)
-            which = (space, temper, cap)
+            which = (space, temper, cap, table in population.double)
             if which not in made:
-                made[which] = torch.from_numpy(_tempered(raw[space], temper, cap)).to(device)
+                made[which] = torch.from_numpy(_tempered(raw[space], temper, cap, which[3])).to(device)
             coefficients[table] = made[which]
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
@@ -181,12 +181,12 @@ class BoundSampledMean:
         }
 
 
-def _tempered(coefficient: np.ndarray, temper: float, cap: float | None) -> np.ndarray:
+def _tempered(coefficient: np.ndarray, temper: float, cap: float | None, double: bool) -> np.ndarray:
     if temper != 1.0:
         coefficient = coefficient**temper
     if cap is not None:
         coefficient = np.minimum(coefficient, cap)
-    return coefficient.astype(np.float32)
+    return coefficient.astype(np.float64 if double else np.float32)
 
 
 def _weight(weighting: str, sizes: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ class Remote:
             name: np.array([np.nan if one.refused[0] else one.seen[name][0] for one in there])
             for name in self.letters.schema.reports
         }
-        return Answers(sums, some.cohort, refused, seen, down, up)
+        return Answers(sums, some.cohort, came, refused, seen, down, up)
 
     def accept(self, number: int, answers: Answers) -> None:
         firsts = answers.who.clients[~answers.refused & (answers.who.repeats == 0)]

@@ -34,6 +34,7 @@ class Population:
     rows: Mapping[str, int]  # space -> how many rows it has
     counted: Heat  # (space, weighted) -> n_m or W_m of every row
     padding: frozenset[str] = frozenset()  # tables whose row 0 means nothing
+    double: frozenset[str] = frozenset()  # parameters in double precision
 
     @classmethod
     def of(cls, problem: Problem) -> Population:
@@ -44,7 +45,7 @@ class Population:
 
         tables = {name: space.name for name, space in problem.tables.items()}
         rows = {name: space.size for name, space in spaces.items()}
-        return cls(sizes, tables, problem.dense, rows, counted, problem.padding)
+        return cls(sizes, tables, problem.dense, rows, counted, problem.padding, problem.double)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -68,6 +69,7 @@ class Population:
         for space in self.rows:
             arrays |= {f"heat/{space}": self.heat(space), f"weighted/{space}": self.weighted_heat(space)}
         names = {"tables": dict(self.tables), "dense": list(self.dense), "padding": sorted(self.padding)}
+        names["double"] = sorted(self.double)
         save_file(arrays, Path(path), metadata={"fedsub": "population 1", "names": json.dumps(names)})
 
     @classmethod
@@ -85,7 +87,7 @@ class Population:
             def counted(space: str, weighted: bool) -> np.ndarray:
                 return arrays[f"weighted/{space}" if weighted else f"heat/{space}"]
 
-            padding = frozenset(names["padding"])
-            return cls(arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted, padding)
+            padding, double = frozenset(names["padding"]), frozenset(names["double"])
+            return cls(arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted, padding, double)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as err:
             raise DataError(f"{path} is no population as Population.save writes it ({err}); write it again.") from err

@@ -66,8 +66,13 @@ class Problem:
     @property
     def weight_dtype(self) -> type:
         """The numpy type of the weights of samples: double for models in double precision, else single."""
+        return np.float64 if self.double else np.float32
+
+    @cached_property
+    def double(self) -> frozenset[str]:
+        """Parameters in double precision."""
         own = dict(self.objective.module.named_parameters())
-        return np.float64 if any(own[name].dtype == torch.float64 for name in self.names) else np.float32
+        return frozenset(name for name in self.names if own[name].dtype == torch.float64)
 
     @cached_property
     def padding(self) -> frozenset[str]:

@@ -74,7 +74,7 @@ class Here:
                 )
         refused = np.concatenate([np.zeros(0, bool), *[uplink.refused for uplink in uplinks]])
         seen = {name: np.concatenate([u.seen[name] for u in uplinks]) for name in self.half.reports if uplinks}
-        return Answers(sums, opened.cohort, refused, seen, down, up)
+        return Answers(sums, opened.cohort, stays, refused, seen, down, up)
 
     def _train(self, opened: Opened) -> Iterator[tuple[slice, Uplink, Kept]]:
         """(where in the cohort, uplink, what is kept) of every group, in cohort order."""

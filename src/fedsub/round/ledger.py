@@ -32,7 +32,7 @@ class RoundReport:
     loss: float  # mean training loss over the clients that delivered; NaN if nobody was there
     down: np.ndarray  # bytes
     up: np.ndarray  # bytes; of a client that was lost only what it asked for
-    lost: int = 0  # never delivered
+    lost: np.ndarray = field(default_factory=nobody)  # which of the cohort never delivered, by their places in it
     rejected: np.ndarray = field(default_factory=nobody)  # refused to send, for it held NaN or infinity
     probed: np.ndarray = field(default_factory=nobody)  # asked for their loss by the sampler
     probe_down: np.ndarray = field(default_factory=nobody)  # bytes, by probed client

@@ -24,6 +24,7 @@ class Answers:
 
     sums: Sums
     who: Cohort  # the clients that answered, in cohort order
+    came: np.ndarray  # their places in the cohort
     refused: np.ndarray  # bool, of those: they found NaN or infinity in what they would send
     seen: dict[str, np.ndarray]  # by client that answered: what the method declares to travel in the clear
     down: np.ndarray  # bytes, by client of the cohort
@@ -95,13 +96,13 @@ def play(server: ServerHalf, transport: Transport, number: int) -> RoundReport:
     probes = Probes(server, transport, number)
     cohort = server.choose(number, probes)
     if not len(cohort):
-        return RoundReport(cohort.clients, float("nan"), nobody(), nobody(), 0, nobody(), *probes.costs)
+        return RoundReport(cohort.clients, float("nan"), nobody(), nobody(), nobody(), nobody(), *probes.costs)
     opened = server.open(number, cohort, transport.rows(number, cohort))
     answers = transport.exchange(opened)
     server.close(number, len(cohort), answers.sums)
     server.observe(number, answers.delivered, answers.told)
     transport.accept(number, answers)
-    lost = len(cohort) - len(answers.who)
+    lost = np.setdiff1d(np.arange(len(cohort)), answers.came)
     return RoundReport(
         cohort.clients, answers.sums.loss, answers.down, answers.up, lost, answers.refusing, *probes.costs
     )  # fmt: skip

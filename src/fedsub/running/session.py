@@ -185,7 +185,7 @@ class Session:
             "clients": len(report.clients),
             "down": report.total_down,
             "up": report.total_up,
-            "lost": report.lost,
+            "lost": len(report.lost),
             "rejected": len(report.rejected),
         }
 
@@ -210,6 +210,8 @@ class Session:
                     "down": report.down.tolist(),
                     "up": report.up.tolist(),
                 }
+                if len(report.lost):
+                    traffic["lost"] = report.lost.tolist()
                 if len(report.probed):
                     traffic |= {
                         "probed": report.probed.tolist(),

@@ -91,7 +91,7 @@ class FactorisationTrainer(Trains):
             raise NoUsableClient(f"Round {number}: what client {named} sent holds NaN or infinity; lower lr.")
         self._note(outcome)
         down, up = self.traffic(outcome)
-        return RoundReport(everyone, outcome.loss, down, up, int(lost.sum()), everyone[bad])
+        return RoundReport(everyone, outcome.loss, down, up, everyone[lost], everyone[bad])
 
     def traffic(self, outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
         """Bytes (down, up) of every client.

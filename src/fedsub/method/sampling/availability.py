@@ -98,7 +98,9 @@ class Available(Sampler):
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampler, Sampler):
-            raise MethodError(f"sampler of Available must be a Sampler like Uniform(50), got {self.sampler!r}.")
+            raise MethodError(
+                f"sampler of Available must be an object like Uniform(50), a Sampler, got {self.sampler!r}."
+            )
         if isinstance(self.availability, type) or not isinstance(self.availability, Availability):
             raise MethodError(
                 f"availability of Available must be an object like Random(0.8), got {self.availability!r}."

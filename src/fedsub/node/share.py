@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsub.data.clients import Clients, Column
+from fedsub.data.store import fingerprint
 from fedsub.errors import DataError
 
 
@@ -30,10 +31,10 @@ def only(clients: Clients, number: int) -> Clients:
         name: replace(space, row_offsets=np.array([0, space.counts[number]]), rows=np.array(space.rows_of(number)))
         for name, space in clients.spaces.items()
     }
-    return Clients(
-        clients.client_ids[number : number + 1], np.array([0, end - begin]), columns, spaces, clients.label,
-        f"{clients.fingerprint}-client-{number}", clients.source,
+    own = Clients(
+        clients.client_ids[number : number + 1], np.array([0, end - begin]), columns, spaces, clients.label
     )  # fmt: skip
+    return replace(own, fingerprint=fingerprint(own), source=clients.source)
 
 
 def hand_out(clients: Clients, folder: str | os.PathLike[str], numbers: Sequence[int] | None = None) -> dict[int, Path]:

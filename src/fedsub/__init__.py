@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedsub.objective.objective import Objective
     from fedsub.round.evaluate import Evaluate
     from fedsub.running.callbacks import Callback, Progress, TensorBoard
+    from fedsub.running.load import Trained, load
     from fedsub.running.result import Result, Target
     from fedsub.running.run import Interrupted, run
     from fedsub.study import costs, theory
@@ -64,6 +65,7 @@ __all__ = [
     "Result",
     "Target",
     "TensorBoard",
+    "Trained",
     "Tuning",
     "Uniform",
     "choose_lambda",
@@ -74,6 +76,7 @@ __all__ = [
     "errors",
     "factorisation",
     "heat",
+    "load",
     "losses",
     "methods",
     "mixture",
@@ -105,6 +108,7 @@ _HOMES = {
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),
     "running.callbacks": ("Callback", "Progress", "TensorBoard"),
+    "running.load": ("Trained", "load"),
     "running.result": ("Result", "Target"),
     "running.run": ("Interrupted", "run"),
     "study.comparing": ("Comparison", "compare"),

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedsub.disk.functions import find
 from fedsub.errors import CheckpointError, ConfigError
-from fedsub.study.experiment import own
 from fedsub.study.experiment.config import parse, show
 from fedsub.study.experiment.experiment import Experiment
 
@@ -56,7 +56,7 @@ def write(out: Path, command: str, experiment: Experiment, methods: dict[str, di
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "command": command}
     content |= {"base": str(experiment.base), "config": experiment.config.plain(), "methods": methods}
     spec = experiment.config.model.objective
-    if spec is not None and (file := own.find(spec, experiment.base)):
+    if spec is not None and (file := find(spec, experiment.base)):
         content["objective"] = {"file": str(file), "digest": digest(file)}
     write_atomic(out / FILE, dump(content, indent=2))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -37,6 +38,7 @@ class Objective:
     inputs: Sequence[str] | None = None
     unused: Sequence[str] = ()
     l2: float = 0.0
+    recipe: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)  # see `fedsub.objective.recipe`
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedsub.disk.files import digest
 from fedsub.errors import ConfigError, FedsubError, nearest
 
 
@@ -35,6 +36,40 @@ def function_of(spec: str, base: Path, where: str, example: str) -> Callable[...
     return found
 
 
+_LOADED: dict[Path, tuple[str, ModuleType]] = {}  # file -> the digest of its content and what it defines
+
+
+def loaded() -> list[Path]:
+    """The files that this process imported, for another one that is to get objects of their classes."""
+    return list(_LOADED)
+
+
+def import_file(file: Path) -> ModuleType:
+    """A file as a module of its own; executed again only if its content has changed, so that classes stay the same."""
+    content = digest(file)
+    known = _LOADED.get(file)
+    if known is not None and known[0] == content:
+        return known[1]
+    name = f"fedsub_own_{file.stem}"
+    while known is None and name in sys.modules:  # another folder's file of that name
+        name += "_"
+    module_spec = importlib.util.spec_from_file_location(known[1].__name__ if known else name, file)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module  # dataclasses look their module up
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))  # so that it may import its neighbours
+    try:
+        module_spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_spec.name]
+        _LOADED.pop(file, None)
+        raise
+    _LOADED[file] = content, module
+    return module
+
+
 def _module(spec: str, name: str, base: Path, where: str) -> ModuleType:
     file = find(spec, base)
     try:
@@ -42,15 +77,7 @@ def _module(spec: str, name: str, base: Path, where: str) -> ModuleType:
             if name.endswith(".py"):
                 raise ModuleNotFoundError(name=name)
             return importlib.import_module(name)
-        module_spec = importlib.util.spec_from_file_location(f"fedsub_own_{file.stem}", file)
-        assert module_spec is not None
-        assert module_spec.loader is not None
-        module = importlib.util.module_from_spec(module_spec)
-        sys.modules[module_spec.name] = module  # dataclasses look their module up
-        if str(file.parent) not in sys.path:
-            sys.path.insert(0, str(file.parent))  # so that it may import its neighbours
-        module_spec.loader.exec_module(module)
-        return module
+        return import_file(file)
     except ModuleNotFoundError as error:
         if file is not None or error.name not in (name, name.partition(".")[0]):
             raise ConfigError(f"{where}: {spec} needs the module {error.name!r}, which is missing.") from error

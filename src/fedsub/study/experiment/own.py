@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,22 +43,29 @@ def _call(spec: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Ob
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(arguments[1] if len(arguments) > 1 else 0)
-        try:
+        with explained("model.objective", spec):
             made = make(*arguments)
-        except FedsubError:
-            raise
-        except (Exception, SystemExit) as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            raise ConfigError(
-                f"model.objective: {spec} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno}; "
-                "fedsub --traceback shows all of it)."
-            ) from error
     if not isinstance(made, Objective):
         raise ConfigError(
             f"model.objective: {spec} returned {type(made).__name__} {repr(made)[:60]}, "
             "expected fedsub.Objective(module, loss, tables)."
         )
     return made
+
+
+@contextmanager
+def explained(where: str, spec: str) -> Iterator[None]:
+    """Errors of the user's code as errors of the setting that names it, with file and line."""
+    try:
+        yield
+    except FedsubError:
+        raise
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"{where}: {spec} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno}; "
+            "fedsub --traceback shows all of it)."
+        ) from error
 
 
 def _positional(make: Callable[..., Any]) -> int:

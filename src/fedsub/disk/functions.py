@@ -39,21 +39,22 @@ def function_of(spec: str, base: Path, where: str, example: str) -> Callable[...
 _LOADED: dict[Path, tuple[str, ModuleType]] = {}  # file -> the digest of its content and what it defines
 
 
-def loaded() -> list[Path]:
-    """The files that this process imported, for another one that is to get objects of their classes."""
-    return list(_LOADED)
+def loaded() -> dict[str, Path]:
+    """The files that this process imported, by module name, for another one that is to get objects of their classes."""
+    return {module.__name__: file for file, (_, module) in _LOADED.items() if file.is_file()}
 
 
-def import_file(file: Path) -> ModuleType:
+def import_file(file: Path, name: str | None = None) -> ModuleType:
     """A file as a module of its own; executed again only if its content has changed, so that classes stay the same."""
     content = digest(file)
     known = _LOADED.get(file)
     if known is not None and known[0] == content:
         return known[1]
-    name = f"fedsub_own_{file.stem}"
-    while known is None and name in sys.modules:  # another folder's file of that name
-        name += "_"
-    module_spec = importlib.util.spec_from_file_location(known[1].__name__ if known else name, file)
+    if name is None:
+        name = known[1].__name__ if known is not None else f"fedsub_own_{file.stem}"
+        while known is None and name in sys.modules:  # another folder's file of that name
+            name += "_"
+    module_spec = importlib.util.spec_from_file_location(name, file)
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)

@@ -183,7 +183,7 @@ def make_axes(grid: Mapping[str, Any] | Sequence[str]) -> list[Axis]:
 
 
 def make_candidates(methods: Any) -> list[Candidate]:
-    """From names, or from {label: name, or a function that makes the method, or settings with "method", one of both}."""
+    """From names, or from {label: name, function that makes the method, or settings with "method", one of the two}."""
     if isinstance(methods, str):
         methods = [methods]
     if isinstance(methods, Mapping):

@@ -10,10 +10,10 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
@@ -135,7 +135,7 @@ _bench: Bench | None = None
 _said: Any = None
 
 
-def _begin(bench: Bench, said: Any = None, files: Sequence[Path] = ()) -> None:
+def _begin(bench: Bench, said: Any = None, files: Mapping[str, Path] | None = None) -> None:
     """In a new worker process."""
     global _bench, _said
     import torch
@@ -145,8 +145,9 @@ def _begin(bench: Bench, said: Any = None, files: Sequence[Path] = ()) -> None:
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _bench, _said = bench, said
-    for file in files:  # methods of the user's own come from there
-        import_file(file)
+    for name, file in (files or {}).items():  # methods of the user's own come from there
+        with suppress(Exception):  # one that no method needs must not end the worker
+            import_file(file, name)
 
 
 def _end_with_parent() -> None:

@@ -112,10 +112,11 @@ def _warnings(content: dict[str, Any]) -> list[str]:
     from fedsub.disk.files import digest
 
     out = []
-    for known in [*([content["objective"]] if "objective" in content else []), *content.get("own_methods", [])]:
+    objective = [("objective", content["objective"])] if "objective" in content else []
+    for what, known in [*objective, *(("method", own) for own in content.get("own_methods", []))]:
         file = Path(known["file"])
         if not file.is_file():
-            raise ConfigError(f"The file {file} of your own objective or method is gone; put it back to go on.")
+            raise ConfigError(f"The {what}'s file {file} is gone; put it back to go on.")
         if digest(file) != known["digest"]:
             out.append(f"{file} has changed since the start; finished runs used the older one.")
     return out

@@ -442,6 +442,55 @@ def test_the_command(ratings):
     )
 
 
+OWN_METHOD = """
+from dataclasses import dataclass
+import fedsub as fs
+
+@dataclass(frozen=True)
+class Pull(fs.Part):
+    alpha: float
+
+    def grad(self, grads, params, work):
+        return {k: g + self.alpha * (params[k] - work.sent[k]) for k, g in grads.items()}
+
+def pull(alpha: float, *, lr: float = 0.3, clients_per_round: int = 4):
+    return fs.Method(local=fs.SGD(lr=lr), parts=(Pull(alpha),), average=fs.OverHolders(), server=fs.Add(),
+                     sampler=fs.Uniform(clients_per_round))
+"""
+
+
+def test_a_method_of_ones_own_is_tuned_in_workers(ratings):
+    """Its class comes from a file that only the command knows; alpha has no default and is searched."""
+    (ratings / "my_method.py").write_text(OWN_METHOD)
+    own = [
+        "-m",
+        "my_method.py:pull",
+        "-m",
+        "fedavg",
+        "--grid",
+        "pull.alpha=0.1,1",
+        "--quiet",
+        "--json",
+        "--search",
+        "grid",
+    ]
+    found = json.loads(command(*own).stdout)
+    assert [w["method"] for w in found["winners"]] == ["pull", "FedAvg"]
+    assert set(found["winners"][0]["settings"]) == {"lr", "alpha"}
+    assert found["trials"] == {"pull": 4, "FedAvg": 2}
+    before = files(ratings / "found")
+    command(*own, "--resume", "--workers", "1")
+    assert files(ratings / "found") == before
+    assert "needs the setting 'alpha'" in command("-m", "my_method.py:pull", code=2).output
+
+
+def test_settings_beside_a_function():
+    candidates = space.make_candidates({"Mine": {"method": own, "batch_size": 3}})
+    assert candidates[0].build({"lr": 0.5}).local.batch_size == 3
+    with pytest.raises(ConfigError, match="Mine has no setting 'speed'"):
+        space.make_candidates({"Mine": {"method": own, "speed": 3}})
+
+
 def test_validation_is_cut_off_as_test_is(ratings):
     command("--split", "time", "--time-column", "time", "--workers", "1", "--retrain-on-all", "--quiet")
     command("--grid", "speed=1", "--out", "other", code=2)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedsub.objective.objective import Objective
     from fedsub.round.evaluate import Evaluate
     from fedsub.running.callbacks import Callback, Progress, TensorBoard
+    from fedsub.running.load import Trained, load
     from fedsub.running.result import Result, Target
     from fedsub.running.run import Interrupted, run
     from fedsub.study import costs, theory
@@ -73,6 +74,7 @@ __all__ = [
     "Target",
     "TensorBoard",
     "Total",
+    "Trained",
     "Tree",
     "Tuning",
     "Uniform",
@@ -86,6 +88,7 @@ __all__ = [
     "errors",
     "factorisation",
     "heat",
+    "load",
     "losses",
     "methods",
     "mixture",
@@ -121,6 +124,7 @@ _HOMES = {
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),
     "running.callbacks": ("Callback", "Progress", "TensorBoard"),
+    "running.load": ("Trained", "load"),
     "running.result": ("Result", "Target"),
     "running.run": ("Interrupted", "run"),
     "study.comparing": ("Comparison", "compare"),

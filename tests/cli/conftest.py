@@ -35,6 +35,35 @@ def leaves(clients):
     raise SystemExit(0)
 """
 
+OWN_METHOD = """
+from dataclasses import dataclass
+import fedsub as fs
+
+@dataclass(frozen=True)
+class Dynamic(fs.Part):
+    alpha: float = 0.1
+
+    def grad(self, grads, params, work):
+        return {k: g + self.alpha * (params[k] - work.sent[k]) for k, g in grads.items()}
+
+def dynamic(alpha: float = 0.1, *, lr: float = 0.3, clients_per_round: int | None = 5):
+    sampler = fs.Everyone() if clients_per_round is None else fs.Uniform(clients_per_round)
+    return fs.Method(local=fs.SGD(lr=lr), parts=(Dynamic(alpha),), average=fs.OverHolders(), server=fs.Add(),
+                     sampler=sampler, name="dynamic")
+
+def needs(alpha: float):
+    return dynamic(alpha)
+
+def shared(alpha: float = 0.1, **common):
+    return fs.methods.fedsubavg(**common)
+
+def nothing():
+    return 3
+
+def fails():
+    return 1 / 0
+"""
+
 STUDY = """
 [data]
 path = "ratings.csv"
@@ -83,7 +112,7 @@ def quick_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with ratings.csv, my_model.py and study.toml."""
+    """The working directory, with ratings.csv, my_model.py, my_method.py and study.toml."""
     draw = random.Random(0)
     lines = ["user,item,genre,time,liked"]
     for user in range(20):
@@ -93,6 +122,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             lines.append(f"u{user},i{item},g{item % 4},{draw.randint(0, 999)},{like}")
     (tmp_path / "ratings.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "my_model.py").write_text(OWN)
+    (tmp_path / "my_method.py").write_text(OWN_METHOD)
     (tmp_path / "study.toml").write_text(STUDY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDSUB_TRACEBACK", raising=False)

@@ -169,3 +169,85 @@ def test_a_saved_directory_is_opened(folder):
     made.clients().save(folder / "saved")
     again = experiment("saved", Flags())
     assert again.clients().fingerprint == made.clients().fingerprint
+
+
+# Methods of one's own --------------------------------------------------------------------------------
+
+
+def own_methods(folder: Path, methods: dict, **train) -> Experiment:
+    return Experiment(Config(methods=methods, train=parse({"train": train}).train), folder)
+
+
+def test_a_method_of_ones_own_gets_its_settings_and_the_shared_ones_that_it_takes(folder):
+    mine = {"method": "my_method.py:dynamic", "alpha": 0.4}
+    made = own_methods(folder, {"Mine": mine, "fedavg": {}}, lr=0.7, batch_size=3, clients_per_round="all")
+    assert made.settings(10)["Mine"] == {
+        "name": "my_method.py:dynamic",
+        "alpha": 0.4,
+        "lr": 0.7,
+        "clients_per_round": None,
+    }  # fmt: skip
+    method = made.methods(10)["Mine"]
+    assert (method.parts[0].alpha, method.local.lr, type(method.sampler).__name__) == (0.4, 0.7, "Everyone")
+
+
+def test_one_with_common_takes_all_shared_settings(folder):
+    made = own_methods(folder, {"Mine": {"method": "my_method:shared"}}, lr=0.7, batch_size=3, local_steps=2)
+    local = made.methods(10)["Mine"].local
+    assert (local.lr, local.batch_size, local.local_steps) == (0.7, 3, 2)
+
+
+def test_the_file_lies_beside_the_configuration(folder, monkeypatch):
+    (folder / "deep").mkdir()
+    monkeypatch.chdir(folder / "deep")
+    text = (folder / "study.toml").read_text().replace("fedavg = {", '"Mine" = { method = "my_method.py:dynamic",')
+    (folder / "mine.toml").write_text(text)
+    assert list(experiment("../mine.toml", Flags()).methods(10)) == ["Mine", "Capped"]
+
+
+def test_a_method_of_ones_own_is_chosen_by_a_flag(folder):
+    made = experiment("study.toml", Flags(lr=0.6), ["my_method.py:dynamic", "capped"])
+    assert list(made.methods(10)) == ["dynamic", "Capped"]
+    assert made.settings(10)["dynamic"]["lr"] == 0.6
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": "nowhere.py:dynamic"}, "methods.Mine: there is no file nowhere.py in"),
+        ({"method": "my_method.py:dynamik"}, "has no function 'dynamik'; did you mean 'dynamic'?"),
+        ({"method": "my_method.py:"}, "expected file:function, such as my_method.py:dynamic"),
+        ({"method": "my_method.py:nothing"}, "my_method.py:nothing returned int 3, expected a fedsub.Method"),
+        ({"method": "my_method.py:fails"}, "my_method.py:fails raised ZeroDivisionError"),
+        ({"method": "my_method.py:needs"}, "my_method.py:needs needs the setting 'alpha'"),
+        ({"method": "my_method.py:dynamic", "beta": 1}, "has no setting 'methods.Mine.beta'"),
+        (
+            {"method": "my_method.py:dynamic", "alpha": "much"},
+            "methods.Mine.alpha is the text 'much', expected a number",
+        ),
+    ],
+)
+def test_bad_methods_of_ones_own(folder, given, message):
+    with pytest.raises(ConfigError) as caught:
+        own_methods(folder, {"Mine": given}).methods(10)
+    assert message in str(caught.value)
+
+
+def test_two_files_of_one_name_stay_apart(folder):
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        (folder / name).mkdir()
+        (folder / name / "same.py").write_text(
+            f"import fedsub as fs\ndef mine():\n    return fs.methods.fedavg(lr={lr})\n"
+        )
+    both = {name: {"method": f"{name}/same.py:mine"} for name in "ab"}
+    made = own_methods(folder, both).methods(10)
+    assert [made[name].local.lr for name in "ab"] == [0.1, 0.2]
+
+
+def test_a_changed_file_is_read_again(folder):
+    made = own_methods(folder, {"Mine": {"method": "my_method.py:dynamic"}})
+    first = made.methods(10)["Mine"]
+    assert type(first.parts[0]) is type(made.methods(10)["Mine"].parts[0])  # the same class: the file is read once
+    path = folder / "my_method.py"
+    path.write_text(path.read_text().replace("lr: float = 0.3", "lr: float = 0.9"))
+    assert (first.local.lr, made.methods(10)["Mine"].local.lr) == (0.3, 0.9)

@@ -155,7 +155,9 @@ def server(folder: Path, name: str) -> None:
 
     served = serve(METHODS[name](), params, population, channels, rounds=ROUNDS, seed=SEED, before_round=before)
     save_file({n: v.contiguous() for n, v in served.params.items()}, folder / "trained.safetensors")
-    reports = [[r.clients.tolist(), r.down.tolist(), r.up.tolist(), r.total_down, r.total_up, r.loss] for r in served.reports]
+    reports = [
+        [r.clients.tolist(), r.down.tolist(), r.up.tolist(), r.total_down, r.total_up, r.loss] for r in served.reports
+    ]
     (folder / "reports.json").write_text(json.dumps({"reports": reports, "refused": served.refused}))
 
 

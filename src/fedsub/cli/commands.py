@@ -85,7 +85,9 @@ def run(
     what: What,
     method: Annotated[
         str | None,
-        typer.Option("--method", "-m", help="A method (`fedsub methods` lists them) or a label of [methods]."),
+        typer.Option(
+            "--method", "-m", help="A method (`fedsub methods` lists them), a label of [methods], or file.py:function."
+        ),
     ] = None,
     *,
     flags: Flags,

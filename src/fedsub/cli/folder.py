@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedsub.disk.functions import find
 from fedsub.errors import CheckpointError, ConfigError
-from fedsub.study.experiment import own
 from fedsub.study.experiment.config import parse, show
 from fedsub.study.experiment.experiment import Experiment
 
@@ -56,8 +56,10 @@ def write(out: Path, command: str, experiment: Experiment, methods: dict[str, di
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "command": command}
     content |= {"base": str(experiment.base), "config": experiment.config.plain(), "methods": methods}
     spec = experiment.config.model.objective
-    if spec is not None and (file := own.find(spec, experiment.base)):
+    if spec is not None and (file := find(spec, experiment.base)):
         content["objective"] = {"file": str(file), "digest": digest(file)}
+    if files := experiment.own_files():
+        content["own_methods"] = [{"file": str(f), "digest": digest(f)} for f in sorted(set(files.values()))]
     write_atomic(out / FILE, dump(content, indent=2))
 
 
@@ -94,7 +96,7 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
         raise ConfigError(f"{folder} holds no {FILE}, so it is no directory of fedsub run or compare.")
     content = _read(out)
     experiment = Experiment(parse(content["config"], str(out / FILE)), Path(content["base"]))
-    return out, content["command"], experiment, _objective_warnings(content)
+    return out, content["command"], experiment, _warnings(content)
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -106,17 +108,18 @@ def _config(folder: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _objective_warnings(content: dict[str, Any]) -> list[str]:
+def _warnings(content: dict[str, Any]) -> list[str]:
     from fedsub.disk.files import digest
 
-    known = content.get("objective")
-    if known is None:
-        return []
-    file = Path(known["file"])
-    if not file.is_file():
-        raise ConfigError(f"The objective's file {file} is gone; put it back to go on.")
-    changed = digest(file) != known["digest"]
-    return [f"{file} has changed since the start; finished runs used the older one."] if changed else []
+    out = []
+    objective = [("objective", content["objective"])] if "objective" in content else []
+    for what, known in [*objective, *(("method", own) for own in content.get("own_methods", []))]:
+        file = Path(known["file"])
+        if not file.is_file():
+            raise ConfigError(f"The {what}'s file {file} is gone; put it back to go on.")
+        if digest(file) != known["digest"]:
+            out.append(f"{file} has changed since the start; finished runs used the older one.")
+    return out
 
 
 def _read(out: Path) -> dict[str, Any]:
@@ -138,6 +141,9 @@ def _read(out: Path) -> dict[str, Any]:
             isinstance(objective, dict) and all(isinstance(objective.get(k), str) for k in ("file", "digest"))
         ):
             wrong.append(f"objective is {show(objective)}")
+        own = content.get("own_methods", [])
+        if not isinstance(own, list) or not all(isinstance(o, dict) and {"file", "digest"} <= o.keys() for o in own):
+            wrong.append(f"own_methods is {show(own)}")
     if wrong:
         raise ConfigError(f"{path} was edited: {', '.join(wrong)}; restore it, or start again elsewhere.")
     if content["version"] > VERSION:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
@@ -15,13 +15,18 @@ from fedsub.cli import folder
 from fedsub.cli.progress import bars
 from fedsub.cli.show import View, number
 from fedsub.cli.train import _counts, _device
+from fedsub.disk.files import digest
 from fedsub.errors import ConfigError
 from fedsub.running.run import Interrupted
 from fedsub.study.experiment.experiment import Experiment, Model, expand
+from fedsub.study.experiment.making import is_own
 from fedsub.study.tuning import Tuning
 from fedsub.study.tuning import tune as search_for
 from fedsub.study.tuning.trials import Job, Trial
 from fedsub.study.tuning.workers import Watch
+
+if TYPE_CHECKING:
+    from fedsub.data import Clients
 
 
 class Lines(Watch):
@@ -85,12 +90,13 @@ def tune(
     if config.run.stop_at_target:
         raise ConfigError("run.stop_at_target has no meaning for fedsub tune, which trains all rounds; leave it out.")
     with view.busy("Loading"):
-        experiment.methods(1)  # mistakes in settings come before minutes of reading
+        searched = {axis.partition("=")[0].rpartition(".")[2].strip() for axis in grid}
+        experiment.methods(1, searched)  # mistakes in settings come before minutes of reading
         _device(config.run.device)
         parts = experiment.split_with_validation(experiment.clients(), validation)
         train, held_out, both, test = parts
         settings = experiment.settings(len(train))
-        methods = {label: {"method" if k == "name" else k: v for k, v in s.items()} for label, s in settings.items()}
+        methods = {label: _by_method(experiment, label, given) for label, given in settings.items()}
     view.note(
         f"{experiment.name}: {_counts(train)}; validation: {held_out.samples:,} samples"
         + (f"; test: {test.samples:,} samples" if test else "; no test split")
@@ -126,7 +132,7 @@ def tune(
                 device=config.run.device,
                 dropout=config.run.dropout,
                 on_bad_update=config.run.on_bad_update,
-                settings={"model": config.model.model_dump(exclude_none=True), "label": train.label},
+                settings=_identity(experiment, train),
             )
     except Interrupted:
         view.stopped(
@@ -134,6 +140,20 @@ def tune(
         )
         raise typer.Exit(130) from None
     _report(found, view)
+
+
+def _by_method(experiment: Experiment, label: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as `fedsub.tune` takes them: "method" is a name, or the function that makes it."""
+    name = settings["name"]
+    made = experiment.own_method(name, f"methods.{label}").make if is_own(name) else name
+    return {"method": made, **{k: v for k, v in settings.items() if k != "name"}}
+
+
+def _identity(experiment: Experiment, train: Clients) -> dict[str, Any]:
+    """What numbers depend on besides the methods' settings: a trial of other code is another trial."""
+    found = {"model": experiment.config.model.model_dump(exclude_none=True), "label": train.label}
+    code = {name: digest(file) for name, file in experiment.own_files().items()}
+    return found | ({"code": code} if code else {})
 
 
 def _report(found: Tuning, view: View) -> None:

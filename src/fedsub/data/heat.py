@@ -233,6 +233,6 @@ def plot(clients: Clients, path: str | Path) -> None:
 
     One line per space. With more than seven spaces the smallest ones share the last line.
     """
-    from fedsub import heatplot  # which builds on this module
+    from fedsub.data import heatplot  # which builds on this module
 
     heatplot.plot(clients, path)

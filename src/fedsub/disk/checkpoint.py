@@ -207,7 +207,6 @@ class Checkpoints:
         candidates = sorted(records | set(files), reverse=True)
         if not candidates:
             raise CheckpointError(f"There is no checkpoint in {self.folder}; start the run from the beginning.")
-        remove_temporaries(self.folder)
         chain, failures = self._newest_intact(candidates)
         used = chain[-1].round if chain else None
         notes = _sentences(failures, used)

@@ -9,6 +9,7 @@ timing.jsonl     seconds, CPU seconds, peak memory: never the same twice, so apa
 events.jsonl     sentences: rejected updates, damaged checkpoints, the choice of engine
 engine.json      what engine="auto" chose, as soon as it is known
 checkpoints/     see `fedsub.disk.checkpoint`
+model.*, vocabulary/, personal.*, held.*, clients.*    the model, to come back: see `fedsub.running.keep`
 result.json      written last: its presence means that the run is finished
 """
 
@@ -85,6 +86,7 @@ class RunDir:
                 write_atomic(self.path / "config.json", dump(config, indent=2))
             with writing(self.checkpoints):
                 self.checkpoints.mkdir(exist_ok=True)
+            remove_temporaries(self.checkpoints)
             for name in LOGS:
                 self._logs[name] = JsonLines(self.path / f"{name}.jsonl")
             if changed:

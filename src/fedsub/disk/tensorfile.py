@@ -36,9 +36,14 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 Rows = np.ndarray | Tensor
 
 
+def savable(tensor: Tensor) -> bool:
+    """Whether a safetensors file can hold it: ordinary numbers, densely stored."""
+    return tensor.dtype in _NAMES and tensor.layout == torch.strided
+
+
 def check_savable(whole: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> None:
     for name, tensor in {**whole, **tables}.items():
-        if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
+        if not savable(tensor):
             raise CheckpointError(f"{name} is {tensor.dtype}, {tensor.layout}, which cannot be saved.")
     for name, table in tables.items():
         if table.dim() == 0:

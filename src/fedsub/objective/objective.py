@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -42,6 +43,7 @@ class Objective:
     unused: Sequence[str] = ()
     l2: float = 0.0
     whole: Sequence[str] = ()
+    recipe: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)  # see `fedsub.objective.recipe`
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fedsub.errors import ConfigError
+from fedsub.errors import ConfigError, RunError
+from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import template
 from fedsub.trees import Tree
@@ -75,6 +76,7 @@ class Result:
     peak_bytes: int = 0
     params: Tree = field(default_factory=dict, repr=False)
     problem: Problem | None = field(default=None, repr=False)
+    objective: Callable[[], Objective] | None = field(default=None, repr=False)  # makes it, where it is known
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """(rounds, values) of a metric, where it was measured."""
@@ -105,14 +107,27 @@ class Result:
         takers = sum(r["clients"] for r in self.history)
         return sum(r["down"] + r["up"] for r in self.history) / max(takers, 1)
 
-    def module(self) -> nn.Module:
-        """The trained module: an ordinary nn.Module with the full tables."""
-        assert self.problem is not None
-        module = template(self.problem, next(iter(self.params.values())).device)
-        own = dict(module.named_parameters())
-        for name, value in self.params.items():
-            own[name].data = value
-        return module.eval()
+    def module(self, module: nn.Module | Objective | None = None) -> nn.Module:
+        """The trained module: an ordinary nn.Module with the full tables.
+
+        A run without its parameters here (of a comparison, or read back) is loaded from its directory; ``module`` is
+        for those that fedsub cannot make again (`fedsub.load`).
+        """
+        if self.params and self.problem is not None:
+            made = template(self.problem, next(iter(self.params.values())).device)
+            own = dict(made.named_parameters())
+            for name, value in self.params.items():
+                own[name].data = value
+            return made.eval()
+        if self.path is None:
+            raise RunError(
+                f"The trained parameters of {self.method}, seed {self.seed}, were not kept: a comparison keeps them in "
+                "its directory only. Give it one (out=…), or train this method with fedsub.run."
+            )
+        from fedsub.running.load import load
+
+        known = self.problem.objective if self.problem is not None else self.objective() if self.objective else None
+        return load(self.path).module(module if module is not None else known)
 
     def summary(self) -> dict[str, Any]:
         """Plain values, as written to result.json."""

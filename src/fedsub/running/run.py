@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import warnings
@@ -23,6 +22,7 @@ from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
+from fedsub.running import keep
 from fedsub.running.callbacks import Callback
 from fedsub.running.result import Result, Target
 from fedsub.running.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
@@ -99,6 +99,8 @@ def run(
             session.open()  # nothing was written before: a refused start leaves ``out`` free
             if session.dir is not None:
                 session.dir.keep_samples(problem.clients.sizes)
+                if not session.history:
+                    keep.begin(session.dir.path, problem, method, ready.trainer.model(0))
             return session.train(ready.trainer, evaluator, initial, rounds, goal, stop_at_target)
         finally:
             session.close()
@@ -146,7 +148,7 @@ def run_config(
         "loss": describe(objective.loss),
         **({"l2": objective.l2} if objective.l2 else {}),
         **({"whole": sorted(objective.whole)} if objective.whole else {}),
-        "constants": _constants(objective),
+        "constants": keep.constants(objective.module),
         "target": str(Target.parse(target)) if target is not None else None,
         "stop_at_target": stop_at_target,
         "dropout": dropout,
@@ -166,16 +168,6 @@ def _plan(plan: Evaluate) -> dict[str, Any]:
     samples = dict(plan.samples) if isinstance(plan.samples, Mapping) else plan.samples
     found = {"every": plan.every, "samples": samples, "final_samples": plan.final_samples}
     return found | ({"slices": slices} if slices else {})
-
-
-def _constants(objective: Objective) -> str:
-    """A digest of what the module keeps fixed: frozen parameters and buffers."""
-    digest = hashlib.blake2b(digest_size=8)
-    fixed = [(n, p) for n, p in objective.module.named_parameters() if not p.requires_grad]
-    for name, value in [*fixed, *objective.module.named_buffers()]:
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def _check_arguments(

@@ -20,6 +20,7 @@ from fedsub.method.training import Trains
 from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
+from fedsub.running import keep
 from fedsub.running.result import Result, Target
 
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
@@ -164,7 +165,11 @@ class Session:
             problem=self.problem,
         )
         if self.dir is not None:
-            self.dir.finish(result.summary())
+            model = trainer.model(number)
+            keep.begin(
+                self.dir.path, self.problem, self.method, model
+            )  # not there yet if an older fedsub started the run
+            self.dir.finish(result.summary() | {"files": keep.end(self.dir.path, self.problem, self.params, model)})
         self._tell("on_end", result.summary())
         return result
 

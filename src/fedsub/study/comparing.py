@@ -146,6 +146,7 @@ def compare(
                 raise Interrupted(f"Stopped between two runs. Go on with: fedsub resume {out}")
             if folder is not None and resume and RunDir(folder).finished:
                 result = finished_result(folder)
+                result.objective = partial(runs.objective_of, seed)
             else:
                 try:
                     result = run(
@@ -208,11 +209,11 @@ class _Runs:
 
     def __iter__(self) -> Iterator[tuple[str, int, Callable[[], Objective], Path | None]]:
         for seed in self.seeds:
-            own = cache(partial(self._objective, seed))  # one for all methods of a seed, made when needed
+            own = cache(partial(self.objective_of, seed))  # one for all methods of a seed, made when needed
             for label in self.methods:
                 yield label, seed, own, self.out / f"{slug(label)}-seed{seed}" if self.out is not None else None
 
-    def _objective(self, seed: int) -> Objective:
+    def objective_of(self, seed: int) -> Objective:
         return self.objective if isinstance(self.objective, Objective) else self.objective(seed)
 
     def check(self, resume: bool, **options: Any) -> None:

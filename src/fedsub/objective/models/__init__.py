@@ -19,6 +19,7 @@ from fedsub.objective.models.lr import LogisticRegression, lr
 from fedsub.objective.models.lstm import LSTMClassifier, lstm
 from fedsub.objective.models.user_item import UserItem, user_item
 from fedsub.objective.objective import Objective
+from fedsub.objective.recipe import built_in
 
 __all__ = [
     "DIN",
@@ -76,4 +77,4 @@ def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: flo
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         made = KINDS[kind](clients, clients.label, **options)
-    return replace(made, l2=l2) if l2 else made
+    return replace(made, l2=l2, recipe=built_in(clients, kind, options, seed, made.module))

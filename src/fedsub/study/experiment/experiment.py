@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsub.disk.functions import find
 from fedsub.errors import ConfigError, nearest
 from fedsub.method.names import normal
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import Config, merge, parse, show, words
+from fedsub.study.experiment.making import OwnMethod, is_own, own_method
 
 if TYPE_CHECKING:
     from fedsub.data import Clients
@@ -161,11 +163,33 @@ class Experiment:
         given = self.config.train.clients_per_round
         return None if given == "all" else min(DEFAULT_COHORT, population) if given is None else given
 
-    def methods(self, population: int) -> dict[str, Algorithm]:
-        """The configured methods by label."""
+    def methods(self, population: int, searched: Collection[str] = ()) -> dict[str, Algorithm]:
+        """The configured methods by label, without those that cannot be made before ``searched`` settings are known."""
         from fedsub.methods import make
 
-        return {label: make(**settings) for label, settings in self.settings(population).items()}
+        out: dict[str, Algorithm] = {}
+        for label, settings in self.settings(population).items():
+            name, given = settings["name"], {k: v for k, v in settings.items() if k != "name"}
+            if not is_own(name):
+                out[label] = make(name, **given)
+                continue
+            own = self.own_method(name, f"methods.{label}")
+            lacking = [setting for setting in own.required if setting not in given]
+            if not lacking:
+                out[label] = own.make(**given)
+            elif not set(lacking) <= set(searched):
+                raise ConfigError(f"methods.{label}: {name} needs the setting {lacking[0]!r}; give it a value.")
+        return out
+
+    def own_method(self, spec: str, where: str = "methods") -> OwnMethod:
+        """The function of the user's own that makes a method."""
+        return own_method(spec, self.base, where)
+
+    def own_files(self) -> dict[str, Path]:
+        """The files of the user's own methods, by the name that was given."""
+        names = [given.get("method", key) for key, given in self.config.methods.items()]
+        found = {name: find(name, self.base) for name in names if is_own(name)}
+        return {name: file for name, file in found.items() if file is not None}
 
     def settings(self, population: int) -> dict[str, dict[str, Any]]:
         """The complete settings of every method by label, with its name under "name"."""
@@ -174,20 +198,25 @@ class Experiment:
         out: dict[str, dict[str, Any]] = {}
         for key, given in self.config.methods.items():
             name = given.get("method", key)
+            if is_own(name):
+                entry: Any = self.own_method(name, f"methods.{key}")
+                _add(out, key, {"name": name, **self._asked(key, entry, given, population)})
+                continue
             if not isinstance(name, str) or normal(name) not in library.CATALOGUE:
                 hint = nearest(normal(str(name)), library.CATALOGUE)
                 where = f"methods.{key}.method" if "method" in given else f"methods.{key}"
                 raise ConfigError(f"{where}: there is no method {name!r}; {hint}")
             entry = library.CATALOGUE[normal(name)]
             label = entry.title if normal(key) in library.CATALOGUE else key
-            if label in out:
-                raise ConfigError(f"methods has {label} twice; give one of them a name of its own.")
-            own = {k: v for k, v in given.items() if k != "method"}
-            defaults, asked = entry.defaults, self._arguments(key, entry, own, population)
-            if asked.get("local_epochs") is not None and "local_steps" in defaults:
-                asked.setdefault("local_steps", None)
-            out[label] = {"name": normal(name), **defaults, **asked}
+            _add(out, label, {"name": normal(name), **entry.defaults, **self._asked(key, entry, given, population)})
         return out
+
+    def _asked(self, key: str, entry: Any, given: dict[str, Any], population: int) -> dict[str, Any]:
+        """What the configuration says to a method, of its own or for all."""
+        asked = self._arguments(key, entry, {k: v for k, v in given.items() if k != "method"}, population)
+        if asked.get("local_epochs") is not None and "local_steps" in entry.defaults:
+            asked.setdefault("local_steps", None)
+        return asked
 
     def _arguments(self, key: str, entry: Any, own: dict[str, Any], population: int) -> dict[str, Any]:
         """Own settings over [train] over the method's defaults."""
@@ -208,6 +237,12 @@ class Experiment:
         shared.setdefault("clients_per_round", self.cohort(population))
         merged = {k: v for k, v in shared.items() if k in hints} | own
         return {k: None if v == "all" else v for k, v in merged.items()}
+
+
+def _add(out: dict[str, dict[str, Any]], label: str, settings: dict[str, Any]) -> None:
+    if label in out:
+        raise ConfigError(f"methods has {label} twice; give one of them a name of its own.")
+    out[label] = settings
 
 
 @dataclass
@@ -231,11 +266,14 @@ def expand(path: str) -> Path:
 
 def _fits(value: Any, hint: Any) -> bool:
     from pydantic import TypeAdapter, ValidationError
+    from pydantic.errors import PydanticSchemaGenerationError
 
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError:
         return False
+    except PydanticSchemaGenerationError:  # a class of the user's own: the function itself must say
+        return True
     return True
 
 

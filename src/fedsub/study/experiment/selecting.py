@@ -1,4 +1,4 @@
-"""Methods picked by their label in a configuration or by their name in the catalogue."""
+"""Methods picked by their label in a configuration, by their name in the catalogue, or as "file.py:function"."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from fedsub.errors import ConfigError, nearest
 from fedsub.method.names import normal
+from fedsub.study.experiment.making import is_own
 
 
 def select(configured: dict[str, Any], chosen: list[str]) -> dict[str, Any]:
@@ -19,6 +20,9 @@ def select(configured: dict[str, Any], chosen: list[str]) -> dict[str, Any]:
             out[labels[key]] = configured[labels[key]]
         elif key in CATALOGUE:
             out[key] = {}
+        elif is_own(name):
+            function = name.partition(":")[2].strip()
+            out[name if function in out or normal(function) in CATALOGUE else function] = {"method": name.strip()}
         else:
             raise ConfigError(f"There is no method {name!r}; {nearest(key, {*CATALOGUE, *configured})}")
     return out

@@ -103,7 +103,7 @@ def tune(
 ) -> Tuning:
     """Search the settings of several methods in the same way, choose on validation data, report on test data.
 
-    ``methods``: names, or {label: name, or settings with "method", or a function that makes the method}.
+    ``methods``: names, or {label: name, function that makes the method, or settings with "method", one of the two}.
     ``grid``: {"lr": [0.1, 0.3, 1]}, {"lr": "0.01..10/7"} (seven points) or "0.01..10" (a range); "fedprox.mu" is for
     one method. ``search``: "grid" trains every combination, "random" and "optuna" ``trials`` settings of each
     method, between the ends of each axis; by default the grid if all methods have as large a one, else random.

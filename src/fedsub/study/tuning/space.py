@@ -8,22 +8,21 @@ parse_axis("fedprox.mu=0.01,0.1")   for one method only
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import numpy as np
 
 from fedsub import rng
 from fedsub.checks import is_number
 from fedsub.errors import ConfigError, MethodError, nearest
-from fedsub.method.settings import Common
 from fedsub.method.training import Algorithm
 from fedsub.methods import CATALOGUE, make
+from fedsub.study.experiment.making import types_of
 
 Values = dict[str, Any]
 HOW = "Write numbers like lr=0.1,0.3,1, seven between two like lr=0.01..10/7, or a range like lr=0.01..10."
@@ -184,7 +183,7 @@ def make_axes(grid: Mapping[str, Any] | Sequence[str]) -> list[Axis]:
 
 
 def make_candidates(methods: Any) -> list[Candidate]:
-    """From names, or from {label: name, settings with "method", or a function that makes the method}."""
+    """From names, or from {label: name, function that makes the method, or settings with "method", one of the two}."""
     if isinstance(methods, str):
         methods = [methods]
     if isinstance(methods, Mapping):
@@ -203,33 +202,34 @@ def make_candidates(methods: Any) -> list[Candidate]:
 
 def _candidate(label: str | None, given: Any) -> Candidate:
     if callable(given) and label is not None:
-        made: Callable[..., Any] = given
-        return Candidate(str(label), getattr(given, "__name__", str(label)), made, {}, _types_of(made))
+        return _of_function(str(label), given, {})
     if isinstance(given, str):
         given = {"method": given}
     if not isinstance(given, Mapping):
         raise ConfigError(f"{label or 'methods'}: got {given!r}, expected a method's name, settings, or a function.")
+    fixed = {k: v for k, v in given.items() if k != "method"}
+    if callable(function := given.get("method")):
+        return _of_function(str(label), function, fixed)
     name = plain(str(given.get("method", label)))
     if name not in CATALOGUE:
         raise ConfigError(f"There is no method {name!r}; {nearest(name, CATALOGUE)}")
     entry = CATALOGUE[name]
-    fixed = {k: v for k, v in given.items() if k != "method"}
-    for setting in fixed:
-        if setting not in entry.types:
-            raise ConfigError(f"{entry.title} has no setting {setting!r}; {nearest(setting, entry.types)}")
+    _check_settings(entry.title, fixed, entry.types)
     title = entry.title if label is None else str(label)
     return Candidate(title, name, lambda **settings: make(name, **settings), fixed, entry.types)
 
 
-def _types_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The settings of a function of one's own; one with **common takes the shared ones too."""
-    parameters = inspect.signature(function).parameters.values()
-    try:
-        hints = get_type_hints(function)
-    except (NameError, TypeError):
-        hints = {}
-    out = {p.name: hints.get(p.name, Any) for p in parameters if p.kind is not p.VAR_KEYWORD}
-    return (get_type_hints(Common) if any(p.kind is p.VAR_KEYWORD for p in parameters) else {}) | out
+def _of_function(label: str, function: Callable[..., Any], fixed: Mapping[str, Any]) -> Candidate:
+    """A method of one's own."""
+    types = types_of(function)
+    _check_settings(label, fixed, types)
+    return Candidate(label, getattr(function, "__name__", label), function, fixed, types)
+
+
+def _check_settings(title: str, given: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    for setting in given:
+        if setting not in types:
+            raise ConfigError(f"{title} has no setting {setting!r}; {nearest(setting, types)}")
 
 
 def assign(candidates: Sequence[Candidate], axes: Sequence[Axis]) -> tuple[dict[str, list[Axis]], list[str]]:

@@ -10,14 +10,16 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
 from typing import Any
 
+from fedsub.disk.functions import import_file, loaded
 from fedsub.errors import ConfigError, RunError
 from fedsub.running.callbacks import Callback
 from fedsub.study.tuning.trials import Bench, Job, Trial, perform, read
@@ -71,7 +73,7 @@ class Crew(AbstractContextManager):
                 if self.watch is not None:
                     self._said = context.Queue()
                     threading.Thread(target=self._listen, daemon=True).start()
-                self._pool = ProcessPoolExecutor(self.workers, context, _begin, (self.bench, self._said))
+                self._pool = ProcessPoolExecutor(self.workers, context, _begin, (self.bench, self._said, loaded()))
             futures = {self._pool.submit(_work, job): job for job in jobs}
         for future in as_completed(futures):
             yield futures[future], future.result()
@@ -133,7 +135,7 @@ _bench: Bench | None = None
 _said: Any = None
 
 
-def _begin(bench: Bench, said: Any = None) -> None:
+def _begin(bench: Bench, said: Any = None, files: Mapping[str, Path] | None = None) -> None:
     """In a new worker process."""
     global _bench, _said
     import torch
@@ -143,6 +145,9 @@ def _begin(bench: Bench, said: Any = None) -> None:
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _bench, _said = bench, said
+    for name, file in (files or {}).items():  # methods of the user's own come from there
+        with suppress(Exception):  # one that no method needs must not end the worker
+            import_file(file, name)
 
 
 def _end_with_parent() -> None:

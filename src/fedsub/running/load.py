@@ -1,0 +1,202 @@
+"""`load`: the trained model of a run directory, with its vocabularies and its configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from fedsub.disk.checkpoint import Checkpoints, Snapshot
+from fedsub.disk.files import digest
+from fedsub.disk.rundir import RunDir
+from fedsub.errors import CheckpointError, FedsubError, ObjectiveError
+from fedsub.objective.objective import Objective
+from fedsub.objective.recipe import changed, make
+from fedsub.running import keep
+from fedsub.running.fill import filled
+from fedsub.running.personal import PersonalParams, in_file, in_snapshot
+from fedsub.trees import Tree
+
+OWES = (
+    "Rows of tables are as they were last sent: the server still owes them the rounds since. Go on with the run to its "
+    "end, which brings them up to date."
+)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that was read back.
+
+    ``params`` are the trained parameters by name; ``vocabulary`` the original id of every row by space, None where
+    ids were rows already; ``personal`` gives the parameters that each client has of its own, None if there are none.
+    ``round`` is the last one that they saw. ``notes`` say what is not as in a finished run.
+    """
+
+    path: Path
+    config: dict[str, Any] = field(repr=False)
+    round: int
+    finished: bool
+    values: Tree = field(repr=False)  # parameters and buffers, as far as they were saved
+    vocabulary: Mapping[str, np.ndarray | None] = field(repr=False)
+    personal: PersonalParams | None = field(default=None, repr=False)
+    recipe: Mapping[str, Any] | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def params(self) -> Tree:
+        return {name: self.values[name] for name in self.config["parameters"]}
+
+    def module(self, module: nn.Module | Objective | None = None, *, client: Any = None) -> nn.Module:
+        """An ordinary nn.Module in eval mode with the trained values, which it shares with ``params``.
+
+        fedsub makes built-in models again, and those of a configuration that names a function ("file.py:function",
+        whose file is executed). Of any other the ``module`` that was trained is copied, or its `Objective`'s.
+        ``client``: with that client's own parameters, where the run has personal ones.
+        """
+        model = self._made() if module is None else module.module if isinstance(module, Objective) else module
+        if not isinstance(model, nn.Module):
+            raise ObjectiveError(f"module must be a torch.nn.Module or an Objective, got {module!r}.")
+        values = self.values if client is None else self.values | self._own(client)
+        return filled(model, values, self.config, self.path)
+
+    def _own(self, client: Any) -> Tree:
+        """A client's own parameters; of a table the shared one with the client's rows in it."""
+        if self.personal is None:
+            raise CheckpointError(f"Clients of {self.path} have no parameters of their own; leave client out.")
+        out = self.personal.params(client)
+        for name, rows in self.personal.rows(client).items():
+            out[name] = self.values[name].index_copy(0, rows, out[name])
+        return out
+
+    def _made(self) -> nn.Module:
+        how = f"load({str(self.path)!r}).module(the module that was trained, or its Objective)"
+        if self.recipe is None:
+            raise ObjectiveError(f"The module of {self.path} was written in Python; pass it: {how}.")
+        if (file := changed(self.recipe)) is not None:
+            warnings.warn(f"{file} has changed since {self.path} was trained with it.", stacklevel=3)
+        try:
+            return make(self.recipe)
+        except (Exception, SystemExit) as error:
+            raise ObjectiveError(
+                f"The module of {self.path} cannot be made again ({type(error).__name__}: {error}); pass it: {how}."
+            ) from error
+
+
+def load(path: str | os.PathLike[str]) -> Trained:
+    """The trained model of a run directory; of an unfinished run that of its newest intact checkpoint."""
+    folder = Path(path)
+    _check(folder)
+    config, about, result = (_json(folder / name) for name in ("config.json", keep.ABOUT, "result.json"))
+    if config is None or not isinstance(config.get("parameters"), dict):
+        raise CheckpointError(f"{folder} does not hold the configuration of a trained model; name a run's directory.")
+    if about is not None and about.get("version", 0) > keep.VERSION:
+        raise CheckpointError(f"{folder / keep.ABOUT} was written by a newer fedsub; install that one.")
+    notes: list[str] = []
+    if about is None:
+        notes.append(f"{folder} was written by an older fedsub: without vocabularies and personal parameters.")
+    about = about or {}
+    files = (result or {}).get("files", {})
+    if result is not None and (folder / keep.MODEL).exists():
+        values, number, snapshot = _tensors(folder / keep.MODEL, files.get(keep.MODEL)), result["rounds"], None
+    else:
+        snapshot, sentences = _snapshot(folder)
+        values, number = _trained(snapshot, config, folder), snapshot.round
+        notes += [*sentences, f"{folder} has no {keep.MODEL}: read from the checkpoint of round {number}."]
+        notes += [OWES] if about.get("owes") else []
+    return Trained(
+        folder, config, number, result is not None, values, _vocabulary(folder, about),
+        _personal(folder, about.get("personal"), files, snapshot), about.get("recipe"), tuple(notes),
+    )  # fmt: skip
+
+
+def _check(folder: Path) -> None:
+    """Refuse what is no run's directory, and say where the runs are."""
+    if not folder.is_dir():
+        raise CheckpointError(f"There is no directory {folder}; name the one of a run (out=…, --out).")
+    if not (folder / "config.json").exists():
+        runs = sorted(p.parent.name for p in folder.glob("*/config.json"))
+        inside = f"one of its runs, such as {folder / runs[0]}" if runs else "a run's directory (out=…, --out)"
+        raise CheckpointError(f"{folder} holds no run of its own; name {inside}.")
+    try:
+        RunDir(folder)
+    except FedsubError as error:
+        raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """What a JSON file holds; None if there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); restore it from a copy.") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is not a JSON object; restore it from a copy.")
+    return found
+
+
+def _tensors(path: Path, expected: str | None) -> Tree:
+    """Everything in a file whose content is what was written, in memory of its own."""
+    try:
+        if expected is not None and digest(path) != expected:
+            raise ValueError("its content does not match its digest")
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a dict
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error}); restore it from a copy, or delete it to have the newest checkpoint read "
+            "in its place."
+        ) from error
+
+
+def _snapshot(folder: Path) -> tuple[Snapshot, list[str]]:
+    """The newest intact checkpoint, and what is wrong with newer ones."""
+    try:
+        return Checkpoints(folder / "checkpoints").load()
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"The checkpoints of {folder} cannot be read ({error}); if it is being trained right now, try again."
+        ) from error
+
+
+def _trained(snapshot: Snapshot, config: Mapping[str, Any], folder: Path) -> Tree:
+    saved = {**snapshot.tensors, **snapshot.tables}
+    if lacking := [name for name in config["parameters"] if name not in saved]:
+        raise CheckpointError(f"The checkpoint in {folder} lacks {', '.join(lacking)}; restore it from a copy.")
+    return {name: saved[name] for name in config["parameters"]}
+
+
+def _ids(path: Path) -> np.ndarray:
+    try:
+        found = pl.read_parquet(path)["id"]
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise CheckpointError(f"{path} is missing or damaged ({error}); restore it from a copy.") from error
+    return np.array(found.to_list(), np.str_) if found.dtype == pl.String else found.to_numpy()
+
+
+def _vocabulary(folder: Path, about: Mapping[str, Any]) -> dict[str, np.ndarray | None]:
+    named = about.get("vocabulary", {})
+    return {s: None if file is None else _ids(folder / keep.VOCABULARY / file) for s, file in named.items()}
+
+
+def _personal(
+    folder: Path, about: Mapping[str, Any] | None, files: Mapping[str, str], snapshot: Snapshot | None
+) -> PersonalParams | None:
+    if about is None:
+        return None
+    tables: dict[str, str] = about["tables"]
+    held = _tensors(folder / keep.HELD, None) if tables else {}
+    in_files = in_file(folder / keep.PERSONAL, files.get(keep.PERSONAL))
+    read = in_files if snapshot is None else in_snapshot(snapshot, about["slot"])
+    return PersonalParams(folder, tuple(about["names"]), _ids(folder / keep.CLIENTS), tables, held, read)

@@ -259,7 +259,7 @@ def test_option_two_is_for_plain_sgd() -> None:
         fs.methods.sampled_heat(variates="II")
     for wrong, said in (
         ("I:0", "above 0"),
-        ("I:2", "up to 1"),
+        ("I:2", "at most 1"),
         ("II:1", "no number"),
         ("III", "one of"),
         ("I:x", "not a"),

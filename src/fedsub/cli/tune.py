@@ -14,8 +14,9 @@ from rich.text import Text
 from fedsub.cli import folder
 from fedsub.cli.progress import bars
 from fedsub.cli.show import View, number
-from fedsub.cli.train import _counts, _device
+from fedsub.cli.train import _counts
 from fedsub.errors import ConfigError
+from fedsub.running.device import check_device
 from fedsub.running.run import Interrupted
 from fedsub.study.experiment.experiment import Experiment, Model, expand
 from fedsub.study.tuning import Tuning
@@ -86,7 +87,7 @@ def tune(
         raise ConfigError("run.stop_at_target has no meaning for fedsub tune, which trains all rounds; leave it out.")
     with view.busy("Loading"):
         experiment.methods(1)  # mistakes in settings come before minutes of reading
-        _device(config.run.device)
+        check_device(config.run.device)
         parts = experiment.split_with_validation(experiment.clients(), validation)
         train, held_out, both, test = parts
         settings = experiment.settings(len(train))

@@ -23,6 +23,7 @@ from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.quiet import one_thread, same_random_state
 from fedsub.running.callbacks import Callback
+from fedsub.running.device import check_device
 from fedsub.running.result import Result, Target
 from fedsub.running.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
 
@@ -67,7 +68,7 @@ def run(
     """
     _check_arguments(rounds, seed, chunk, workers, dropout, on_bad_update, checkpoint_every, settings)
     _check_types(method, objective, clients, test, splits, evaluate, callbacks)
-    _check_device(device)
+    check_device(device)
     goal = Target.parse(target) if target is not None else None
     if stop_at_target and goal is None:
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
@@ -243,16 +244,6 @@ def _check_target(goal: Target, record: dict[str, Any]) -> None:
     measured = [name for name in record if "." in name]
     if goal.metric not in (*measured, "loss"):
         raise ConfigError(f"The target {goal} is on a metric that is not measured; {nearest(goal.metric, measured)}")
-
-
-def _check_device(device: str | torch.device) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as err:
-        reason = str(err).splitlines()[0]
-        raise ConfigError(
-            f'Cannot use device "{device}": {reason}. Give "cpu", or one that torch can see here.'
-        ) from err
 
 
 def finished_result(path: str | os.PathLike[str]) -> Result:

@@ -322,7 +322,7 @@ def test_durations(seconds, text):
         (lambda: costs.parameter_server(2, 1).seconds(0, 0), "bandwidth must be positive, got 0"),
         (
             lambda: costs.parameter_server(2, 1).seconds(1, math.nan),
-            "latency must be a finite number of at least 0, got nan",
+            "latency must be a finite number",
         ),
         (lambda: costs.simulate_ring([]), "no vectors"),
         (lambda: costs.simulate_ring([np.ones(3)]), "on integers"),

@@ -160,6 +160,8 @@ def test_the_time_to_split_by_is_no_feature(folder):
     train, test = made.split(made.clients())
     assert test is not None
     assert set(train.columns) == set(test.columns) == {"item", "liked"}
+    whole = made.clients().split(0.8, by="time", column="time")
+    assert (train.fingerprint, test.fingerprint) == tuple(part.drop("time").fingerprint for part in whole)
     kept = experiment("ratings.csv", Flags(**(vars(flags) | {"value": ["time"]})))
     assert "time" in kept.split(kept.clients())[0].columns
 

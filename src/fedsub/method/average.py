@@ -25,6 +25,7 @@ from torch import Tensor
 from fedsub.checks import check_mix, check_number
 from fedsub.data.heat import row_heat, weighted_heat
 from fedsub.errors import MethodError, nearest
+from fedsub.method.batches import precision
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.method.slots import Total
 from fedsub.objective.problem import Problem
@@ -86,14 +87,15 @@ class OverHolders:
                 raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, problem)}")
         check_patterns(self.groups, problem.names, "OverHolders")
         raw = {name: self._coefficients(problem, name) for name in problem.spaces}
-        made: dict[tuple[str, float, float | None], Tensor] = {}  # tables that agree share one array
+        made: dict[tuple, Tensor] = {}  # tables that agree share one array
         coefficients = {}
         for table, space in problem.tables.items():
             temper = setting(self.groups, table, "temper", self.temper)
             cap = setting(self.groups, table, "max_coef", self.max_coef)
-            which = (space.name, temper, cap)
+            dtype = precision({table: problem.objective.module.get_parameter(table)})
+            which = (space.name, temper, cap, dtype)
             if which not in made:
-                made[which] = torch.from_numpy(_tempered(raw[space.name], temper, cap)).to(device)
+                made[which] = torch.from_numpy(_tempered(raw[space.name], temper, cap).astype(dtype)).to(device)
             coefficients[table] = made[which]
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
@@ -198,7 +200,7 @@ def _tempered(coefficient: np.ndarray, temper: float, cap: float | None) -> np.n
         coefficient = coefficient**temper
     if cap is not None:
         coefficient = np.minimum(coefficient, cap)
-    return coefficient.astype(np.float32)
+    return coefficient
 
 
 def _client_weights(problem: Problem, weighting: str) -> np.ndarray | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from fedsub import rng
 from fedsub.checks import check_positive, check_whole
@@ -17,6 +18,7 @@ from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
 from fedsub.method.slots import Local
+from fedsub.trees import Tree
 
 ORDERS = ("shuffled", "ordered", "replacement")
 
@@ -43,8 +45,21 @@ class Batches:
         return bool((self.weights == 0).any())
 
 
-def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: int) -> Batches:
-    """The batches of one round for every client of the cohort."""
+def precision(params: Tree) -> type[np.floating]:
+    """In what a model's batch weights are: float64 if a parameter is, else float32."""
+    return np.float64 if any(p.dtype == torch.float64 for p in params.values()) else np.float32
+
+
+def draw(
+    clients: Clients,
+    cohort: Cohort,
+    local: Local,
+    *,
+    round: int,
+    seed: int,
+    dtype: type[np.floating] = np.float32,
+) -> Batches:
+    """The batches of one round for every client of the cohort; ``dtype`` of the weights: see `precision`."""
     sizes = clients.sizes[cohort.clients]
     size = _width(clients, int(sizes.max()), local)
     per_pass = -(-sizes // size)
@@ -70,9 +85,9 @@ def draw(clients: Clients, cohort: Cohort, local: Local, *, round: int, seed: in
         if local.batches == "shuffled":
             place = _shuffle(place, step // per_pass[:, None], sizes, words, int(step.size) * size)
     if real.all():
-        weights = np.full(place.shape, 1.0 / size, np.float32)
+        weights = np.full(place.shape, 1.0 / size, dtype)
     else:
-        weights = real * (1.0 / np.maximum(real.sum(2, keepdims=True), 1)).astype(np.float32)
+        weights = real * (1.0 / np.maximum(real.sum(2, keepdims=True), 1)).astype(dtype)
     return Batches(clients.offsets[cohort.clients][:, None, None] + place, weights, steps)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fedsub import rng
 from fedsub.errors import NoUsableClient
-from fedsub.method.batches import draw
+from fedsub.method.batches import draw, precision
 from fedsub.method.groups import Cohort
 from fedsub.method.parts import Personal
 from fedsub.method.patterns import check_patterns
@@ -101,7 +101,9 @@ class Trainer:
             )  # fmt: skip
         rows = self._rows(cohort)
         self._current(rows, number)
-        batches = draw(problem.clients, cohort, method.local, round=number, seed=self.seed)
+        batches = draw(
+            problem.clients, cohort, method.local, round=number, seed=self.seed, dtype=precision(self.params)
+        )
         job = Job(method, self.params, cohort, rows, batches, number, self.seed, state.shared, state.kept)
         names = ("update", *(f"{part.key}.{name}" for part in method.parts for name in part.payloads))
         held, private = method.average.needs_held, self.bytes.private

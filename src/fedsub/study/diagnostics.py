@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
-from fedsub.method.batches import draw
+from fedsub.method.batches import draw, precision
 from fedsub.method.groups import Cohort
 from fedsub.method.local import SGD
 from fedsub.method.parts import Prox
@@ -93,7 +93,7 @@ def _work(problem: Problem, engine: Serial, method: Method, params: Tree, cohort
     if not len(cohort):
         return
     state = State(problem, method, params, {}, None)
-    batches = draw(problem.clients, cohort, method.local, round=1, seed=seed)
+    batches = draw(problem.clients, cohort, method.local, round=1, seed=seed, dtype=precision(params))
     rows = CohortRows(problem, torch.device("cpu"))(cohort)
     for _ in engine.map(Job(method, params, cohort, rows, batches, 1, seed, state.shared, state.kept)):
         pass

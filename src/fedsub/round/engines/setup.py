@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedsub.errors import ConfigError, ObjectiveError
-from fedsub.method.batches import Batches, draw
+from fedsub.method.batches import Batches, draw, precision
 from fedsub.method.groups import Cohort
 from fedsub.method.local import Adam
 from fedsub.method.slots import Method
@@ -240,7 +240,7 @@ def _two_clients(problem: Problem, method: Method, params: Tree, seed: int) -> J
     pair = [least, other] if other != least else [0, 1][: len(sizes)]
     cohort = Cohort.of(np.sort(pair))
     rows = CohortRows(problem, next(iter(params.values())).device)(cohort)
-    batches = draw(problem.clients, cohort, method.local, round=0, seed=seed)
+    batches = draw(problem.clients, cohort, method.local, round=0, seed=seed, dtype=precision(params))
     batches = _cut(batches, slice(None), slice(2))
     size = method.local.batch_size or int(sizes.max())
     if (sizes % size).any():

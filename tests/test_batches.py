@@ -218,7 +218,7 @@ def test_replacement_draws_a_sample_more_than_once() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weights_are_as_exact_as_the_model(dtype: type[np.floating]) -> None:
     clients = owners([7])
-    local = fs.SGD(lr=0.1, local_epochs=1, batch_size=3)
+    local = fs.SGD(lr=0.1, local_steps=None, local_epochs=1, batch_size=3)
     weights = draw(clients, Cohort.of(np.array([0])), local, round=1, seed=0, dtype=dtype).weights
     assert weights.dtype == dtype
     assert (weights[0] == [[dtype(1 / 3)] * 3, [dtype(1 / 3)] * 3, [1, 0, 0]]).all()

@@ -37,7 +37,7 @@ from fedsub.study.experiment.experiment import Experiment
         ({"split": {"by": "time"}}, "needs split.column"),
         ({"model": {"dim": 3}}, """dim is no option of kind = "lr"."""),
         ({"task": "a", "data": {"client": "u"}}, "brings its own data, so data.client has no meaning"),
-        ({"run": {"dropout": 1.0}}, "run.dropout is 1.0, expected a number less than 1."),
+        ({"run": {"lost": 1.0}}, "run.lost is 1.0, expected a number less than 1."),
         ({"run": {"stop_at_target": True}}, "needs run.target"),
     ],
 )

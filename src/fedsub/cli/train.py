@@ -84,7 +84,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
             compile=config.run.compile,
             device=config.run.device,
             stop_at_target=config.run.stop_at_target,
-            dropout=config.run.dropout,
+            lost=config.run.lost,
             on_bad_update=config.run.on_bad_update,
             checkpoint_every=config.run.checkpoint_every,
             evaluate=experiment.evaluation(),

@@ -125,7 +125,7 @@ def tune(
                 chunk=config.run.chunk,
                 compile=config.run.compile,
                 device=config.run.device,
-                dropout=config.run.dropout,
+                lost=config.run.lost,
                 on_bad_update=config.run.on_bad_update,
                 settings={"model": config.model.model_dump(exclude_none=True), "label": train.label},
             )

@@ -225,7 +225,7 @@ class Options:
     workers: int = 1
     compile: bool = False
     seed: int = 0
-    dropout: float = 0.0
+    lost: float = 0.0
     on_bad_update: str = "skip"
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
 

@@ -32,8 +32,8 @@ class RoundReport:
     clients: np.ndarray
     loss: float  # mean training loss over the clients that delivered; NaN if nobody was there
     down: np.ndarray  # bytes
-    up: np.ndarray  # bytes; 0 for a client that dropped out
-    lost: int = 0  # dropped out before delivering
+    up: np.ndarray  # bytes; 0 for a client that was lost
+    lost: int = 0  # clients that never delivered
     rejected: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # their update held NaN or infinity
     probed: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # asked for their loss by the sampler
     probe_down: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # bytes, by probed client
@@ -62,13 +62,13 @@ class Trainer:
         engine,
         *,
         seed: int = 0,
-        dropout: float = 0.0,
+        lost: float = 0.0,
         on_bad_update: str = "skip",
         scratch: Path | None = None,
         columns: tuple[str, ...] | None = None,
     ):
         self.problem, self.method, self.params, self.engine, self.seed = problem, method, params, engine, seed
-        self.dropout, self.on_bad_update = dropout, on_bad_update
+        self.lost, self.on_bad_update = lost, on_bad_update
         self.device = next(iter(params.values())).device
         check_patterns(getattr(method.local, "groups", None), problem.names, type(method.local).__name__)
         self.average = method.average.bind(problem, self.device)
@@ -194,15 +194,15 @@ class Trainer:
 
     def _stays(self, number: int, cohort: Cohort) -> np.ndarray:
         """Which clients of the cohort deliver."""
-        if not self.dropout:
+        if not self.lost:
             return np.ones(len(cohort), bool)
-        return rng.uniform(cohort.words(self.seed, rng.LOSS, number)) >= self.dropout
+        return rng.uniform(cohort.words(self.seed, rng.LOSS, number)) >= self.lost
 
     def _refuse_empty(self, number: int, invited: int) -> None:
         if invited:
             raise NoUsableClient(
-                f"Round {number}: all {invited} sampled clients dropped out (dropout={self.dropout}); "
-                "sample more clients per round or lower the dropout."
+                f"Round {number}: all {invited} sampled clients were lost (lost={self.lost}); "
+                "sample more clients per round or lower lost."
             )
         if not self.sampler.may_be_empty:
             raise NoUsableClient(f"Round {number}: the sampler {self.method.sampler} chose nobody.")
@@ -225,7 +225,7 @@ def prepare(method: Method, problem: Problem, params: Tree, options: Options) ->
         compile=options.compile, seed=options.seed,
     )  # fmt: skip
     trainer = Trainer(
-        problem, method, params, choice.engine, seed=options.seed, dropout=options.dropout,
+        problem, method, params, choice.engine, seed=options.seed, lost=options.lost,
         on_bad_update=options.on_bad_update, scratch=options.scratch, columns=choice.columns,
     )  # fmt: skip
     return Prepared(trainer, choice.reason, choice.columns, choice.fallback)

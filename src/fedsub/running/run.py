@@ -47,7 +47,7 @@ def run(
     evaluate: Evaluate | None = None,
     target: str | Target | None = None,
     stop_at_target: bool = False,
-    dropout: float = 0.0,
+    lost: float = 0.0,
     on_bad_update: str = "skip",
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -61,12 +61,12 @@ def run(
     Evaluated are the splits "train" (``clients``) and, if given, "test"; or those in ``splits``. With
     ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
     checkpoint, giving the same numbers as a run that was never interrupted. ``workers`` (threads, each
-    with one torch thread) and ``chunk`` change the speed and no result. ``dropout`` is the chance that a
+    with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the chance that a
     sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
     """
-    _check_arguments(rounds, seed, chunk, workers, dropout, on_bad_update, checkpoint_every, settings)
+    _check_arguments(rounds, seed, chunk, workers, lost, on_bad_update, checkpoint_every, settings)
     _check_types(method, objective, clients, test, splits, evaluate, callbacks)
     check_device(device)
     goal = Target.parse(target) if target is not None else None
@@ -74,7 +74,7 @@ def run(
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     config = run_config(
         method, objective, clients, rounds=rounds, test=test, splits=splits, seed=seed, engine=engine, device=device,
-        evaluate=evaluate, target=goal, stop_at_target=stop_at_target, dropout=dropout, on_bad_update=on_bad_update,
+        evaluate=evaluate, target=goal, stop_at_target=stop_at_target, lost=lost, on_bad_update=on_bad_update,
         settings=settings,
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
@@ -85,7 +85,7 @@ def run(
             if session.started:  # a configuration that differs is refused first
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
-            options = Options(engine, chunk, workers, compile, seed, dropout, on_bad_update, scratch)
+            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch)
             ready = method.prepare(problem, params, options)
             session.event(ready.reason)
             if ready.fallback and engine == "batched":
@@ -118,7 +118,7 @@ def run_config(
     evaluate: Evaluate | None = None,
     target: str | Target | None = None,
     stop_at_target: bool = False,
-    dropout: float = 0.0,
+    lost: float = 0.0,
     on_bad_update: str = "skip",
     settings: dict[str, Any] | None = None,
     **other_run_options_ignored: Any,
@@ -148,7 +148,7 @@ def run_config(
         "constants": _constants(objective),
         "target": str(Target.parse(target)) if target is not None else None,
         "stop_at_target": stop_at_target,
-        "dropout": dropout,
+        "lost": lost,
         "on_bad_update": on_bad_update,
         "settings": settings or {},
     }
@@ -182,7 +182,7 @@ def _check_arguments(
     seed: Any,
     chunk: Any,
     workers: Any,
-    dropout: Any,
+    lost: Any,
     on_bad_update: Any,
     checkpoint_every: Any,
     settings: Any,
@@ -193,7 +193,7 @@ def _check_arguments(
     for name, value in counts.items():
         check_whole(name, value, 1, error=ConfigError)
     check_seed("seed", seed)
-    check_decay("dropout", dropout, hint="it is the chance that a client never delivers", error=ConfigError)
+    check_decay("lost", lost, hint="it is the chance that a client never delivers", error=ConfigError)
     if on_bad_update not in ("skip", "raise"):
         raise ConfigError(f'on_bad_update must be "skip" or "raise", got {on_bad_update!r}.')
     if settings is not None:

@@ -37,8 +37,8 @@ def draw(shares: np.ndarray, count: int | None, *, seed: int, round: int) -> np.
 class FedMAvgRounds:
     """Changes W [M, k] and H [P, k, n] in place."""
 
-    def __init__(self, data: Data, method: FedMAvg, w: Tensor, h: Tensor, *, seed: int = 0, dropout: float = 0.0):
-        self.data, self.method, self.w, self.h, self.seed, self.dropout = data, method, w, h, seed, dropout
+    def __init__(self, data: Data, method: FedMAvg, w: Tensor, h: Tensor, *, seed: int = 0, lost: float = 0.0):
+        self.data, self.method, self.w, self.h, self.seed, self.lost = data, method, w, h, seed, lost
         self.holders = data.holders().pow(method.temper).to(w.dtype) if method.submodel else None
         w.copy_(method.w_set(w, 1))
 
@@ -58,7 +58,7 @@ class FedMAvgRounds:
             self.h[stack.clients, :, : stack.x.shape[2]] = torch.where(good[:, None, None], after, before)
             largest = max(largest, float(torch.where(good, constants, 0).max()))
         sent = draw(data.shares, method.clients_per_round, seed=self.seed, round=number)
-        lost = (sent > 0) & _drops(self.dropout, self.seed, number, count)
+        lost = (sent > 0) & _drops(self.lost, self.seed, number, count)
         bad = self._average(number, np.where(lost | failed, 0, sent), max(method.gamma2 * largest, FLOOR))
         return Outcome(sent, lost, bad | (failed & (sent > 0) & ~lost), loss / int((data.columns > 0).sum()))
 
@@ -99,13 +99,13 @@ class FedMAvgRounds:
 class SFMFRounds:
     """Changes W [M, k] and H [P, k, n] in place."""
 
-    def __init__(self, data: Data, method: SFMF, w: Tensor, h: Tensor, *, seed: int = 0, dropout: float = 0.0):
-        self.data, self.method, self.w, self.h, self.seed, self.dropout = data, method, w, h, seed, dropout
+    def __init__(self, data: Data, method: SFMF, w: Tensor, h: Tensor, *, seed: int = 0, lost: float = 0.0):
+        self.data, self.method, self.w, self.h, self.seed, self.lost = data, method, w, h, seed, lost
 
     def round(self, number: int) -> Outcome:
         method, data, w = self.method, self.data, self.w
         sent = (data.columns > 0).astype(np.int64)
-        lost = (sent > 0) & _drops(self.dropout, self.seed, number, len(sent))
+        lost = (sent > 0) & _drops(self.lost, self.seed, number, len(sent))
         bad, loss, total = np.zeros(len(sent), bool), 0.0, torch.zeros_like(w)
         for stack in data.stacks:
             before, local = self.h[stack.clients, :, : stack.x.shape[2]], stack.local(w)
@@ -126,11 +126,11 @@ class SFMFRounds:
 
 
 def rounds_of(
-    method: FedMAvg | SFMF, data: Data, w: Tensor, h: Tensor, *, seed: int = 0, dropout: float = 0.0
+    method: FedMAvg | SFMF, data: Data, w: Tensor, h: Tensor, *, seed: int = 0, lost: float = 0.0
 ) -> FedMAvgRounds | SFMFRounds:
     if isinstance(method, SFMF):
-        return SFMFRounds(data, method, w, h, seed=seed, dropout=dropout)
-    return FedMAvgRounds(data, method, w, h, seed=seed, dropout=dropout)
+        return SFMFRounds(data, method, w, h, seed=seed, lost=lost)
+    return FedMAvgRounds(data, method, w, h, seed=seed, lost=lost)
 
 
 def _mean_error(stack: Stack, w: Tensor, h: Tensor) -> float:
@@ -141,7 +141,7 @@ def _mean_error(stack: Stack, w: Tensor, h: Tensor) -> float:
     return 0.5 * float((squares / stack.per_column.sum(1)).sum())
 
 
-def _drops(dropout: float, seed: int, round: int, clients: int) -> np.ndarray:
-    if not dropout:
+def _drops(lost: float, seed: int, round: int, clients: int) -> np.ndarray:
+    if not lost:
         return np.zeros(clients, bool)
-    return rng.uniform(rng.key(seed, rng.LOSS, round, np.arange(clients))) < dropout
+    return rng.uniform(rng.key(seed, rng.LOSS, round, np.arange(clients))) < lost

@@ -95,7 +95,7 @@ class FactorisationTrainer:
         w, kept = params[TABLE], self.state.clients.tensors
         self.data = _to(from_ratings(user, item, value - offset, users=len(problem.clients), items=len(w)), w)
         self.h = kept[f"{SLOT}/user"].unsqueeze(2)  # a view: what is kept changes with it
-        self.rounds = rounds_of(method, self.data, w, self.h, seed=options.seed, dropout=options.dropout)
+        self.rounds = rounds_of(method, self.data, w, self.h, seed=options.seed, lost=options.lost)
         self._seen = user, item
 
     def _offsets(self, module: Factorisation, user: np.ndarray, value: np.ndarray) -> np.ndarray:

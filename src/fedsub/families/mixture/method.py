@@ -61,8 +61,8 @@ class Mixture(Algorithm):
 
     def functions(self, problem: Problem, params: Tree, options: Options) -> tuple[ModuleFunctions, str, bool]:
         """The clients' functions, how they are computed, and whether clients could not be batched."""
-        if options.dropout:
-            raise ConfigError("dropout loses clients of a round, and the mixture's methods need all; leave it out.")
+        if options.lost:
+            raise ConfigError("lost= loses clients of a round, and the mixture's methods need all; leave it out.")
         if options.compile:
             raise ConfigError("compile=True is not for the mixture's methods; leave it out.")
         probe = fedavg(batch_size=self.batch_size, local_steps=1, clients_per_round=None)

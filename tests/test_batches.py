@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsub as fs
-from fedsub.method.batches import draw
+from fedsub.method.batches import draw, precision
 from fedsub.method.groups import Cohort
 
 
@@ -212,3 +213,15 @@ def test_replacement_draws_a_sample_more_than_once() -> None:
     batches = batches_of(clients, got, 0, 0)
     assert any(len(set(b)) < len(b) for b in batches)
     assert {s for b in batches for s in b} == set(range(10))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_are_as_exact_as_the_model(dtype: type[np.floating]) -> None:
+    clients = owners([7])
+    local = fs.SGD(lr=0.1, local_steps=None, local_epochs=1, batch_size=3)
+    weights = draw(clients, Cohort.of(np.array([0])), local, round=1, seed=0, dtype=dtype).weights
+    assert weights.dtype == dtype
+    assert (weights[0] == [[dtype(1 / 3)] * 3, [dtype(1 / 3)] * 3, [1, 0, 0]]).all()
+    single, double = torch.zeros(1), torch.zeros(1, dtype=torch.float64)
+    assert precision({"a": single, "b": single.half()}) is np.float32
+    assert precision({"a": single, "b": double}) is np.float64

@@ -320,7 +320,10 @@ def test_durations(seconds, text):
         (lambda: costs.parameter_server(2, -1), "parameters must be a whole number of at least 0, got -1"),
         (lambda: costs.parameter_server(True, 1), "workers must be a whole number of at least 1, got True"),
         (lambda: costs.parameter_server(2, 1).seconds(0, 0), "bandwidth must be positive, got 0"),
-        (lambda: costs.parameter_server(2, 1).seconds(1, math.nan), "latency must be a finite number, got nan"),
+        (
+            lambda: costs.parameter_server(2, 1).seconds(1, math.nan),
+            "latency must be a finite number",
+        ),
         (lambda: costs.simulate_ring([]), "no vectors"),
         (lambda: costs.simulate_ring([np.ones(3)]), "on integers"),
         (lambda: costs.simulate_ring([np.arange(3), np.arange(4)]), "Vector 1 has shape"),

@@ -318,7 +318,7 @@ def test_a_padded_batch_trains_as_if_the_padding_were_not_there() -> None:
         trainer = trainer_for(method, goal, clients, engine)
         trainer.round(1)
         for name, p in module.named_parameters():
-            torch.testing.assert_close(trainer.params[name], p.detach() - 0.5 * p.grad, rtol=0, atol=1e-7)
+            torch.testing.assert_close(trainer.params[name], p.detach() - 0.5 * p.grad, rtol=0, atol=1e-15)
 
 
 # ---------------------------------------------------------------------- determinism

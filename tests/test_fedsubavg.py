@@ -109,7 +109,7 @@ def test_example_one(engine: str, n: int, lr: float, steps: int) -> None:
     expected = [0.0, (1 - (1 - q) / n) ** rounds * 3.0, q**rounds * -2.0]
     np.testing.assert_allclose(slow, expected, rtol=1e-12, atol=1e-15)
     fast = final(fs.methods.fedsubavg(**local), goal, clients, rounds, engine=engine)["w"].squeeze(-1)
-    np.testing.assert_allclose(fast, [0.0, q**rounds * 3.0, q**rounds * -2.0], rtol=1e-6, atol=1e-15)
+    np.testing.assert_allclose(fast, [0.0, q**rounds * 3.0, q**rounds * -2.0], rtol=1e-12, atol=1e-15)
 
 
 def test_example_one_heat() -> None:
@@ -226,7 +226,7 @@ def test_everyone_and_one_step_is_preconditioned_gradient_descent(engine: str) -
         d = torch.ones(len(x)) if name != "emb.weight" else torch.from_numpy(5 / np.maximum(heat, 1))
         d = d.double().reshape(-1, *[1] * (x.ndim - 1))
         step = d * sum(g[name] for g in gradients) / 5
-        torch.testing.assert_close(found[name], x - 0.7 * step, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(found[name], x - 0.7 * step, rtol=1e-12, atol=1e-14)
 
 
 def test_untouched_rows_keep_their_bits() -> None:
@@ -346,7 +346,7 @@ def populations(draw_):
 
 
 def close(a, b) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -409,8 +409,8 @@ def test_the_weighted_form_is_not_unbiased() -> None:
         return float((sum(steps) / len(steps) - expected).abs().max())
 
     assert bias(sizes, 2) > 0.05
-    assert bias(sizes, 5) < 1e-6
-    assert bias([3] * 5, 2) < 1e-6
+    assert bias(sizes, 5) < 1e-12
+    assert bias([3] * 5, 2) < 1e-12
 
 
 @settings(max_examples=40, deadline=None)
@@ -468,7 +468,7 @@ def test_coefficients() -> None:
     np.testing.assert_allclose(coefficients(fs.OverHolders("unbiased")), [1, 15, 30 / 12, 1])
     np.testing.assert_allclose(coefficients(fs.OverHolders(max_coef=3)), [1, 3, 2.5, 1])
     np.testing.assert_allclose(coefficients(fs.OverHolders(temper=0)), [1, 1, 1, 1])
-    np.testing.assert_allclose(coefficients(fs.OverHolders(temper=0.5)), [1, 5**0.5, 2.5**0.5, 1], rtol=1e-6)
+    np.testing.assert_allclose(coefficients(fs.OverHolders(temper=0.5)), [1, 5**0.5, 2.5**0.5, 1], rtol=1e-12)
     np.testing.assert_allclose(coefficients(fs.OverHolders(temper=0.5, max_coef=2)), [1, 2, 2.5**0.5, 1])
 
 
@@ -581,5 +581,5 @@ def test_too_strong_a_pull_is_refused() -> None:
     with pytest.raises(MethodError, match="overshoots"):
         fs.methods.fedprox(lr=0.5, mu=2.01)
     fs.methods.fedprox(lr=0.5, mu=2.0)
-    with pytest.raises(MethodError, match="negative"):
+    with pytest.raises(MethodError, match="at least 0"):
         fs.methods.fedprox(mu=-0.1)

@@ -168,7 +168,7 @@ def test_a_change_of_versions_is_an_event(tmp_path: Path, monkeypatch: pytest.Mo
     with RunDir(tmp_path) as run:
         run.start(CONFIG)
     before = (tmp_path / "versions.json").read_bytes()
-    monkeypatch.setattr(rundir, "_versions", lambda: {**json.loads(before), "torch": "9.9"})
+    monkeypatch.setattr(rundir, "versions", lambda: {**json.loads(before), "torch": "9.9"})
     with RunDir(tmp_path) as run:
         run.start(CONFIG)
     (event,) = JsonLines.read(tmp_path / "events.jsonl")

@@ -35,7 +35,7 @@ def train(out):
     clients = item_data(tuple(range(3, 43)), items=200)
     method = fs.methods.fedprox(lr=0.3, local_steps=4, batch_size=4, clients_per_round=20)
     result = fs.run(
-        method, bag(clients, dim=3), clients, rounds=30, seed=5, engine=sys.argv[2], dropout=0.2, chunk=7,
+        method, bag(clients, dim=3), clients, rounds=30, seed=5, engine=sys.argv[2], lost=0.2, chunk=7,
         evaluate=fs.Evaluate(every=4), out=out, resume=True, checkpoint_every=3,
     )
     save_file({k: v.contiguous() for k, v in result.params.items()}, out + ".safetensors")
@@ -190,7 +190,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
         ({"seed": 1}, "seed"),
         ({"rounds": 9}, "rounds"),
         ({"engine": "batched"}, "engine"),
-        ({"dropout": 0.1}, "dropout"),
+        ({"lost": 0.1}, "lost"),
         ({"method": fs.methods.fedsubavg(lr=0.4, clients_per_round=5)}, "method.local.lr"),
         ({"method": fs.methods.fedavg(lr=0.3, clients_per_round=5)}, "method.average.type"),
         ({"clients": item_data(seed=9)}, "data"),
@@ -320,7 +320,7 @@ def test_nobody_usable(engine: str) -> None:
 def test_clients_that_drop_out(tmp_path: Path) -> None:
     clients = item_data((4,) * 40)
     method = fs.methods.fedsubavg(lr=0.1, local_steps=2, clients_per_round=30)
-    result = fs.run(method, bag(clients), clients, rounds=20, dropout=0.3, engine="serial", out=tmp_path / "r")
+    result = fs.run(method, bag(clients), clients, rounds=20, lost=0.3, engine="serial", out=tmp_path / "r")
     lost = [r["lost"] for r in result.history[1:]]
     assert abs(sum(lost) - 0.3 * 600) < 4 * (600 * 0.21) ** 0.5
     assert len(set(lost)) > 1
@@ -335,8 +335,8 @@ def test_clients_that_drop_out(tmp_path: Path) -> None:
 def test_everybody_drops_out() -> None:
     clients = item_data()
     method = fs.methods.fedavg(clients_per_round=1)
-    with pytest.raises(NoUsableClient, match="all 1 sampled clients dropped out"):
-        fs.run(method, bag(clients), clients, rounds=50, dropout=0.9, engine="serial")
+    with pytest.raises(NoUsableClient, match="all 1 sampled clients were lost"):
+        fs.run(method, bag(clients), clients, rounds=50, lost=0.9, engine="serial")
 
 
 # ---------------------------------------------------------------------- bytes
@@ -436,8 +436,8 @@ def test_targets(tmp_path: Path) -> None:
     "options",
     [
         {"rounds": 0},
-        {"dropout": 1.0},
-        {"dropout": -0.1},
+        {"lost": 1.0},
+        {"lost": -0.1},
         {"on_bad_update": "ignore"},
         {"checkpoint_every": 0},
     ],

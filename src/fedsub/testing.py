@@ -65,8 +65,8 @@ def check_part(part: Part, *beside: Part, method: Method | None = None) -> None:
     gap = max(_gap(serial.params[n], batched.params[n]) for n in serial.params)
     if not gap <= CLOSE:
         raise AssertionError(
-            f"{name} trains another model in the batched engine: they are {gap:.2g} apart after {ROUNDS} rounds. What is "
-            "one number per client goes through Group.spread, what sums one client's values through Group.total."
+            f"{name} trains another model in the batched engine: {gap:.2g} apart after {ROUNDS} rounds. What is one "
+            "number per client goes through Group.spread, what sums one client's values through Group.total."
         )
     for what, options in (("chunk=2", {"chunk": 2}), ("chunk=3, workers=2", {"chunk": 3, "workers": 2})):
         _same(name, f"in the batched engine with {what}", batched.params, _run(tried, "batched", **options).params)
@@ -103,8 +103,8 @@ def _check_bytes(name: str, method: Method, serial: Result) -> None:
     for number, (report, record) in enumerate(zip(served.reports, serial.history[1:], strict=True), 1):
         if (seen := (report.total_down, report.total_up)) != (record["down"], record["up"]):
             raise AssertionError(
-                f"{name} is counted wrong: in round {number} {record['down']:,} bytes down and {record['up']:,} up were "
-                f"reported, and {seen[0]:,} and {seen[1]:,} crossed. Are payloads, numbers and slots declared?"
+                f"{name} is counted wrong: in round {number} {record['down']:,} bytes down and {record['up']:,} up "
+                f"were reported, and {seen[0]:,} and {seen[1]:,} crossed. Are payloads, numbers and slots declared?"
             )
 
 
@@ -118,8 +118,8 @@ def _same(name: str, where: str, expected: Tree, got: Tree) -> None:
     for parameter, value in expected.items():
         if not torch.equal(value, got[parameter]):
             raise AssertionError(
-                f"{name} is not the same {where}: {parameter} differs by {_gap(value, got[parameter]):.2g}. Does it keep "
-                "something outside its slots, or draw random numbers other than from work.words?"
+                f"{name} is not the same {where}: {parameter} differs by {_gap(value, got[parameter]):.2g}. Does it "
+                "keep something outside its slots, or draw random numbers other than from work.words?"
             )
 
 

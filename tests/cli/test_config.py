@@ -37,7 +37,7 @@ from fedsub.study.experiment.experiment import Experiment
         ({"split": {"by": "time"}}, "needs split.column"),
         ({"model": {"dim": 3}}, """dim is no option of kind = "lr"."""),
         ({"task": "a", "data": {"client": "u"}}, "brings its own data, so data.client has no meaning"),
-        ({"run": {"dropout": 1.0}}, "run.dropout is 1.0, expected a number less than 1."),
+        ({"run": {"lost": 1.0}}, "run.lost is 1.0, expected a number less than 1."),
         ({"run": {"stop_at_target": True}}, "needs run.target"),
     ],
 )
@@ -160,6 +160,8 @@ def test_the_time_to_split_by_is_no_feature(folder):
     train, test = made.split(made.clients())
     assert test is not None
     assert set(train.columns) == set(test.columns) == {"item", "liked"}
+    whole = made.clients().split(0.8, by="time", column="time")
+    assert (train.fingerprint, test.fingerprint) == tuple(part.drop("time").fingerprint for part in whole)
     kept = experiment("ratings.csv", Flags(**(vars(flags) | {"value": ["time"]})))
     assert "time" in kept.split(kept.clients())[0].columns
 

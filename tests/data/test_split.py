@@ -172,3 +172,14 @@ def test_a_column_of_marks_cuts_the_data():
     clients = Clients.from_arrays(arrays, np.array([0, 0, 1, 1]), ids=["item"], label="label", values=["held"])
     with pytest.raises(ColumnError, match="0 and 1 only, but has"):
         clients.split(by="column", column="held")
+
+
+def test_a_dropped_column_leaves_the_content_and_its_fingerprint():
+    offsets, item, time = [0, 3, 5], [1, 2, 3, 1, 2], [5.0, 4.0, 3.0, 2.0, 1.0]
+    without = Clients.from_arrays({"item": item}, offsets=offsets, ids=["item"])
+    with_time = Clients.from_arrays({"item": item, "time": time}, offsets=offsets, ids=["item"], values=["time"])
+    assert with_time.fingerprint != without.fingerprint
+    assert with_time.drop("time").fingerprint == without.fingerprint
+    assert with_time.drop() is with_time
+    with pytest.raises(ColumnError, match="only plain value columns"):
+        with_time.drop("item")

@@ -1,4 +1,4 @@
-"""FedMAvg and SFMF as methods of `fedsub.run`: personal vectors, bytes, checkpoints, dropouts, the command line."""
+"""FedMAvg and SFMF as methods of `fedsub.run`: personal vectors, bytes, checkpoints, lost clients, the command line."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Halt(fs.Callback):
 def test_resume_is_bit_for_bit(way: str, tmp_path: Path) -> None:
     options = {
         "method": make(way), "objective": goal(), "clients": TRAIN, "test": TEST, "rounds": 8, "seed": 6,
-        "evaluate": fs.Evaluate(every=2), "checkpoint_every": 2, "dropout": 0.2,
+        "evaluate": fs.Evaluate(every=2), "checkpoint_every": 2, "lost": 0.2,
     }  # fmt: skip
     result = fs.run(out=tmp_path / "whole", **options)
     with pytest.raises(InterruptedError):

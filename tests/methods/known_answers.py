@@ -68,7 +68,7 @@ def start_of(objective: fs.Objective) -> dict:
 DRIFT = ((1, 4, 10), (0, 5, -1))  # a and e of §2.1: optimum 2/3, FedAvg ends elsewhere
 
 
-OPTIMUM, FEDAVG = 0.6666666667, 1.1793039910
+OPTIMUM, FEDAVG = 2 / 3, 1.1793039910
 
 
 def variates(trainer) -> tuple[dict, dict]:

@@ -60,7 +60,7 @@ def test_inexactness_over_submodels() -> None:
                 p -= 0.3 * g
         second = [g - 0.5 * 0.3 * f for g, f in zip(slope(module, i), first, strict=True)]
         norms = [math.sqrt(sum(float(g.square().sum()) for g in gs)) for gs in (first, second)]
-        assert found[i] == pytest.approx(norms[1] / norms[0], rel=1e-6)
+        assert found[i] == pytest.approx(norms[1] / norms[0], rel=1e-12)
     assert equal(before, start_of(goal))
     more = fs.diagnostics.inexactness(replace(method, local=fs.SGD(0.3, 50, None, None)), goal, clients)
     assert (more < found).all()

@@ -23,8 +23,12 @@ def test_schedules_by_hand() -> None:
     exponential, diminishing, cosine = parse("exponential:0.9"), parse("diminishing:10"), parse("cosine:4")
     assert [exponential.factor(r) for r in (1, 2, 3)] == pytest.approx([1, 0.9, 0.81])
     assert [diminishing.factor(r) for r in (1, 2, 11)] == pytest.approx([1, 10 / 11, 0.5])
-    assert [cosine.factor(r) for r in (1, 2, 3, 5, 9)] == pytest.approx([1, (1 + math.sqrt(0.5)) / 2, 0.5, 0, 0])
-    assert fs.schedules.Cosine(4, floor=0.2).factor(3) == pytest.approx(0.6)
+    assert [cosine.factor(r) for r in (1, 2, 3, 4, 9)] == pytest.approx([1, 0.75, 0.25, 0, 0])
+    fifth = [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0, 0]
+    assert [parse("cosine:5").factor(r) for r in range(1, 7)] == pytest.approx(fifth)
+    floored = fs.schedules.Cosine(3, floor=0.2)
+    assert [floored.factor(r) for r in (1, 2, 3, 4)] == pytest.approx([1, 0.6, 0.2, 0.2])
+    assert fs.schedules.Cosine(1, floor=0.2).factor(1) == 1  # a single round, at the full rate
     assert parse(None) is None
     assert parse("constant") is None
     for text in ("cosine:x", "linear:3", "exponential:1.5", "diminishing:-1"):

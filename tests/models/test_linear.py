@@ -76,7 +76,7 @@ def test_gradient_descent_reaches_ridge_regression():
     result = fs.run(method, objective, clients, rounds=150, engine="batched")
     np.testing.assert_allclose(result.params["weight"].numpy(), ridge, atol=1e-10)
     # What is reported is the plain loss.
-    assert result.history[-1]["train.loss"] == pytest.approx(0.5 * ((a @ ridge - y) ** 2).mean(), rel=1e-6)
+    assert result.history[-1]["train.loss"] == pytest.approx(0.5 * ((a @ ridge - y) ** 2).mean(), rel=1e-12)
 
 
 def test_bias_and_classes_have_their_shapes():
@@ -123,7 +123,7 @@ def test_scaffolds_full_gradient_has_the_l2_term():
     for variates in ("I", "II"):
         method = scaffold(clients_per_round=None, local_steps=5, batch_size=None, lr=0.1, option=variates)
         result = fs.run(method, objective, clients, rounds=200)
-        np.testing.assert_allclose(result.params["weight"].numpy(), ridge, atol=1e-8)
+        np.testing.assert_allclose(result.params["weight"].numpy(), ridge, atol=1e-12)
 
 
 # Settings ------------------------------------------------------------------------------------------

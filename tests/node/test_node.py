@@ -77,7 +77,7 @@ def served(folder: Path, name: str, lost: float = 0.0, rounds: int = ROUNDS, **o
 def test_nodes_are_the_simulation(name: str, lost: float, tmp_path: Path) -> None:
     found = served(tmp_path, name, lost)
     simulated = fs.run(
-        METHODS[name](), objective(SIZES), data(), rounds=ROUNDS, seed=SEED, engine="serial", dropout=lost
+        METHODS[name](), objective(SIZES), data(), rounds=ROUNDS, seed=SEED, engine="serial", lost=lost
     )  # fmt: skip
     for parameter, value in simulated.params.items():
         assert torch.equal(found.params[parameter], value), parameter

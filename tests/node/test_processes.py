@@ -67,8 +67,8 @@ def by_processes(folder: Path, name: str, lost: float) -> dict:
 def check(folder: Path, name: str, lost: float) -> None:
     found = by_processes(folder, name, lost)
     simulated = fs.run(
-        METHODS[name](), objective({"item": 40, "slot": 6}), data(), rounds=ROUNDS, seed=SEED, engine="serial", dropout=lost,
-        out=folder / "simulated",
+        METHODS[name](), objective({"item": 40, "slot": 6}), data(), rounds=ROUNDS, seed=SEED, engine="serial",
+        lost=lost, out=folder / "simulated",
     )  # fmt: skip
     assert not found["refused"]
     for parameter, value in simulated.params.items():

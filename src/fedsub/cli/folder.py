@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsub.disk.functions import find
+from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.experiment.config import parse, show
 from fedsub.study.experiment.experiment import Experiment
@@ -152,22 +153,5 @@ def _read(out: Path) -> dict[str, Any]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    old, new = dict(_leaves(before)), dict(_leaves(now))
     added = tuple(f"methods.{label}" for label in now["methods"] if label not in before.get("methods", {}))
-    return [
-        f"  {key}: {_shown(old, key)} in the directory, {_shown(new, key)} now"
-        for key in sorted(old.keys() | new.keys())
-        if _shown(old, key) != _shown(new, key) and key not in FREE and not key.startswith(added or ("\0",))
-    ]
-
-
-def _leaves(value: Any, prefix: str = ""):
-    if isinstance(value, dict) and (value or not prefix):
-        for key, item in value.items():
-            yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
-    else:
-        yield prefix, value
-
-
-def _shown(leaves: dict[str, Any], key: str) -> str:
-    return json.dumps(leaves[key]) if key in leaves else "absent"
+    return differences(before, now, lambda key: key in FREE or key.startswith(added))

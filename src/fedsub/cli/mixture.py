@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 # Of a run, not of a path.
 NOT_HERE = (
-    "clients_per_round", "rounds", "local_steps", "local_epochs", "lr", "seeds", "target", "stop_at_target", "dropout",
+    "clients_per_round", "rounds", "local_steps", "local_epochs", "lr", "seeds", "target", "stop_at_target", "lost",
     "every", "chunk", "workers", "compile", "device", "checkpoint_every", "tensorboard", "devices",
 )  # fmt: skip
 

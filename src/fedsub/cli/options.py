@@ -97,7 +97,7 @@ class Flags(DataFlags):
     stop_at_target: Annotated[
         bool | None, _option(TRAIN, "Stop a run when it is reached.", "--stop-at-target"), "run.stop_at_target"
     ] = None
-    dropout: Annotated[float | None, _option(TRAIN, "Chance that a client never delivers."), "run.dropout"] = None
+    lost: Annotated[float | None, _option(TRAIN, "Chance that a client never delivers."), "run.lost"] = None
     every: Annotated[int | None, _option(TRAIN, "Evaluate every so many rounds. Default 10."), "evaluate.every"] = None
 
     engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None

@@ -30,11 +30,12 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         out = expand(config.run.out) if config.run.out else folder.default_out(experiment.name)
     folder.check(out, experiment, resume=resume)
     with view.busy("Loading"):
+        from fedsub.running.device import check_device
         from fedsub.study.comparing import compare
 
         target = _target(config.run.target)
         experiment.methods(1)  # mistakes in settings come before minutes of reading
-        _device(config.run.device)
+        check_device(config.run.device)
         clients, test = experiment.parts()
         methods = experiment.methods(len(clients))
         for label, method in methods.items():
@@ -83,7 +84,7 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
             compile=config.run.compile,
             device=config.run.device,
             stop_at_target=config.run.stop_at_target,
-            dropout=config.run.dropout,
+            lost=config.run.lost,
             on_bad_update=config.run.on_bad_update,
             checkpoint_every=config.run.checkpoint_every,
             evaluate=experiment.evaluation(),
@@ -191,15 +192,6 @@ def _check_metric(target: Target, loss: Loss | None, splits: list[str]) -> None:
     known = [f"{split}.{kind}" for split in splits for kind in kinds]
     if target.metric not in known:
         raise ConfigError(f"The target {target} is about {target.metric!r}; {nearest(target.metric, known)}")
-
-
-def _device(name: str) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"Device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
 
 
 def _counts(clients: Clients) -> str:

@@ -14,9 +14,10 @@ from rich.text import Text
 from fedsub.cli import folder
 from fedsub.cli.progress import bars
 from fedsub.cli.show import View, number
-from fedsub.cli.train import _counts, _device
+from fedsub.cli.train import _counts
 from fedsub.disk.files import digest
 from fedsub.errors import ConfigError
+from fedsub.running.device import check_device
 from fedsub.running.run import Interrupted
 from fedsub.study.experiment.experiment import Experiment, Model, expand
 from fedsub.study.experiment.making import is_own
@@ -92,7 +93,7 @@ def tune(
     with view.busy("Loading"):
         searched = {axis.partition("=")[0].rpartition(".")[2].strip() for axis in grid}
         experiment.methods(1, searched)  # mistakes in settings come before minutes of reading
-        _device(config.run.device)
+        check_device(config.run.device)
         parts = experiment.split_with_validation(experiment.clients(), validation)
         train, held_out, both, test = parts
         settings = experiment.settings(len(train))
@@ -130,7 +131,7 @@ def tune(
                 chunk=config.run.chunk,
                 compile=config.run.compile,
                 device=config.run.device,
-                dropout=config.run.dropout,
+                lost=config.run.lost,
                 on_bad_update=config.run.on_bad_update,
                 settings=_identity(experiment, train),
             )

@@ -309,12 +309,16 @@ class Clients:
         return split(self, train, by=by, column=column, seed=seed)
 
     def drop(self, *names: str) -> Clients:
-        """The same data without some plain value columns."""
+        """The same data without some plain value columns; its fingerprint is that of the content that is left."""
+        from fedsub.data.store import fingerprint
+
         for name in names:
             if self.column(name).space is not None or name == self.label:
                 raise ColumnError(f"Column {name!r} holds ids or the label; only plain value columns can be dropped.")
-        kept = {n: c for n, c in self.columns.items() if n not in names}
-        return replace(self, columns=kept, fingerprint=f"{self.fingerprint}-without-{'-'.join(names)}")
+        if not names:
+            return self
+        kept = replace(self, columns={n: c for n, c in self.columns.items() if n not in names})
+        return replace(kept, fingerprint=fingerprint(kept))
 
     def pooled(self) -> Clients:
         """All data at one client, for centralised baselines."""

@@ -19,16 +19,16 @@ import fcntl
 import io
 import json
 import os
-import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsub.disk.files import TEMPORARY, JsonLines, dump, plain, remove_temporaries, write_atomic, writing
+from fedsub.disk.settings import differences
+from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, RunError
 
 FORMAT, VERSION = "fedsub-run", 1
@@ -37,7 +37,6 @@ LOGS = (*REWOUND, "events")
 SAMPLES = "samples.npy"
 _OWN = {SAMPLES, "config.json", "versions.json", "engine.json", "result.json", "checkpoints", ".lock"}
 _OWN |= {f"{name}.jsonl" for name in LOGS}
-_ABSENT = "absent"
 
 
 class RunDir:
@@ -213,13 +212,7 @@ class RunDir:
         """Refuse a configuration that is not the one this run was started with, if it was started."""
         if not self.started:
             return
-        before, now = dict(_leaves(_read(self.path / "config.json"))), dict(_leaves(plain(config)))
-        lines = [
-            f"  {key}: {_shown(before, key)} in the directory, {_shown(now, key)} now"
-            for key in sorted(before.keys() | now.keys())
-            if _shown(before, key) != _shown(now, key)
-        ]
-        if lines:
+        if lines := differences(_read(self.path / "config.json"), plain(config)):
             raise CheckpointError(
                 f"{self.path} belongs to a run with another configuration:\n" + "\n".join(lines) + "\n"
                 "Use the same configuration to resume it, or choose another --out."
@@ -228,22 +221,12 @@ class RunDir:
     def _write_versions(self) -> str:
         """Write the versions once; later, say which of them changed."""
         path = self.path / "versions.json"
-        now = {"format": FORMAT, "version": VERSION, **_versions()}
+        now = {"format": FORMAT, "version": VERSION, **versions()}
         if not path.exists():
             write_atomic(path, dump(now, indent=2))
             return ""
         before = _read(path)
         return ", ".join(f"{k} {v}, before {before.get(k)}" for k, v in now.items() if before.get(k) != v)
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("torch", "numpy", "fedsub"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # run from a source tree
-            found[name] = "not installed"
-    return {**found, "platform": platform.platform()}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -254,17 +237,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} is not a JSON object; restore it, or choose another --out.")
     return data
-
-
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a nested configuration by dotted name; lists are compared as a whole."""
-    if isinstance(value, dict) and (value or not prefix):
-        for key, item in value.items():
-            yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
-    else:
-        yield prefix, value
-
-
-def _shown(leaves: Mapping[str, Any], key: str) -> str:
-    """A setting as text. Text, because Python takes 1, 1.0 and true for equal."""
-    return json.dumps(leaves[key], sort_keys=True) if key in leaves else _ABSENT

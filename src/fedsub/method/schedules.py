@@ -44,7 +44,10 @@ class Diminishing:
 
 @dataclass(frozen=True)
 class Cosine:
-    """lr · (f + (1 − f)(1 + cos(π (r−1)/R))/2) down to the share f = ``floor`` at round R = ``rounds``."""
+    """lr · (f + (1 − f)(1 + cos(π (r−1)/(R−1)))/2): the full rate in round 1, the share f = ``floor`` from round R on.
+
+    R is ``rounds``; R = 1 is a single round at the full rate.
+    """
 
     rounds: int = 400
     floor: float = 0.0
@@ -54,5 +57,5 @@ class Cosine:
         check_mix("floor of Cosine", self.floor)
 
     def factor(self, round: int) -> float:
-        done = min(1.0, (round - 1) / self.rounds)
+        done = min(1.0, (round - 1) / max(1, self.rounds - 1))
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2

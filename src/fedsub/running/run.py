@@ -24,6 +24,7 @@ from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
 from fedsub.running import keep
 from fedsub.running.callbacks import Callback
+from fedsub.running.device import check_device
 from fedsub.running.result import Result, Target
 from fedsub.running.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
 
@@ -47,7 +48,7 @@ def run(
     evaluate: Evaluate | None = None,
     target: str | Target | None = None,
     stop_at_target: bool = False,
-    dropout: float = 0.0,
+    lost: float = 0.0,
     on_bad_update: str = "skip",
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -61,20 +62,20 @@ def run(
     Evaluated are the splits "train" (``clients``) and, if given, "test"; or those in ``splits``. With
     ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
     checkpoint, giving the same numbers as a run that was never interrupted. ``workers`` (threads, each
-    with one torch thread) and ``chunk`` change the speed and no result. ``dropout`` is the chance that a
+    with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the chance that a
     sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
     """
-    _check_arguments(rounds, seed, chunk, workers, dropout, on_bad_update, checkpoint_every, settings)
+    _check_arguments(rounds, seed, chunk, workers, lost, on_bad_update, checkpoint_every, settings)
     _check_types(method, objective, clients, test, splits, evaluate, callbacks)
-    _check_device(device)
+    check_device(device)
     goal = Target.parse(target) if target is not None else None
     if stop_at_target and goal is None:
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     config = run_config(
         method, objective, clients, rounds=rounds, test=test, splits=splits, seed=seed, engine=engine, device=device,
-        evaluate=evaluate, target=goal, stop_at_target=stop_at_target, dropout=dropout, on_bad_update=on_bad_update,
+        evaluate=evaluate, target=goal, stop_at_target=stop_at_target, lost=lost, on_bad_update=on_bad_update,
         settings=settings,
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
@@ -85,7 +86,7 @@ def run(
             if session.started:  # a configuration that differs is refused first
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
-            options = Options(engine, chunk, workers, compile, seed, dropout, on_bad_update, scratch)
+            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch)
             ready = prepare(method, problem, params, options)
             session.event(ready.reason)
             if ready.fallback and engine == "batched":
@@ -120,7 +121,7 @@ def run_config(
     evaluate: Evaluate | None = None,
     target: str | Target | None = None,
     stop_at_target: bool = False,
-    dropout: float = 0.0,
+    lost: float = 0.0,
     on_bad_update: str = "skip",
     settings: dict[str, Any] | None = None,
     **other_run_options_ignored: Any,
@@ -151,7 +152,7 @@ def run_config(
         "constants": keep.constants(objective.module),
         "target": str(Target.parse(target)) if target is not None else None,
         "stop_at_target": stop_at_target,
-        "dropout": dropout,
+        "lost": lost,
         "on_bad_update": on_bad_update,
         "settings": settings or {},
     }
@@ -175,7 +176,7 @@ def _check_arguments(
     seed: Any,
     chunk: Any,
     workers: Any,
-    dropout: Any,
+    lost: Any,
     on_bad_update: Any,
     checkpoint_every: Any,
     settings: Any,
@@ -186,7 +187,7 @@ def _check_arguments(
     for name, value in counts.items():
         check_whole(name, value, 1, error=ConfigError)
     check_seed("seed", seed)
-    check_decay("dropout", dropout, hint="it is the chance that a client never delivers", error=ConfigError)
+    check_decay("lost", lost, hint="it is the chance that a client never delivers", error=ConfigError)
     if on_bad_update not in ("skip", "raise"):
         raise ConfigError(f'on_bad_update must be "skip" or "raise", got {on_bad_update!r}.')
     if settings is not None:
@@ -237,16 +238,6 @@ def _check_target(goal: Target, record: dict[str, Any]) -> None:
     measured = [name for name in record if "." in name]
     if goal.metric not in (*measured, "loss"):
         raise ConfigError(f"The target {goal} is on a metric that is not measured; {nearest(goal.metric, measured)}")
-
-
-def _check_device(device: str | torch.device) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as err:
-        reason = str(err).splitlines()[0]
-        raise ConfigError(
-            f'Cannot use device "{device}": {reason}. Give "cpu", or one that torch can see here.'
-        ) from err
 
 
 def finished_result(path: str | os.PathLike[str]) -> Result:

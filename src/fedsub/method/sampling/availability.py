@@ -90,7 +90,7 @@ class Available(Sampler):
 
     Where they are fewer than the sampler needs (``clients_per_round`` of a draw without replacement), all of
     them take part and nobody is probed; where there is none, the cohort is empty. The sampler's state is its
-    own. A client that is chosen and cannot be reached later is a dropout, which is another matter.
+    own. A client that is chosen and cannot be reached later is lost, which is another matter.
     """
 
     sampler: Sampler

@@ -139,7 +139,7 @@ class Run(Section):
     compile: bool = False
     device: str = "cpu"
     checkpoint_every: Count = 10
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    lost: Annotated[float, Field(ge=0, lt=1)] = 0.0
     on_bad_update: Literal["skip", "raise"] = "skip"
     target: str | None = None
     stop_at_target: bool = False

@@ -118,20 +118,11 @@ class Experiment:
         return self.config.split.column if self.config.split.by in ("time", "last", "ending", "column") else None
 
     def _features(self, clients: Clients) -> Clients:
-        from fedsub.data.store import fingerprint
-
         wanted = self.config.data.values
         if wanted is None and self.config.task is None and self.config.data.client is None:
             wanted = [c for c in clients.columns if c != self.config.split.column]  # a saved directory: all
-        drop = {
-            c.name
-            for c in clients.columns.values()
-            if c.space is None and c.name != clients.label and c.name not in (wanted or ())
-        }
-        if not drop:
-            return clients
-        kept = replace(clients, columns={k: c for k, c in clients.columns.items() if k not in drop})
-        return replace(kept, fingerprint=fingerprint(kept))
+        plain = (c.name for c in clients.columns.values() if c.space is None and c.name != clients.label)
+        return clients.drop(*(name for name in plain if name not in (wanted or ())))
 
     def objective(self, clients: Clients) -> Callable[[int], Objective]:
         """A function of the seed."""

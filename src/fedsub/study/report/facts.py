@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsub.disk.settings import leaves
+from fedsub.disk.versions import versions as here
 from fedsub.running.result import Result
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ class Run:
     @property
     def settings(self) -> dict[str, str]:
         """The settings by dotted name, as text."""
-        leaves = dict(_leaves(self.config)) if self.config else {}
-        return {k: json.dumps(v, ensure_ascii=False) if not isinstance(v, str) else v for k, v in leaves.items()
+        found = {k.removesuffix(".type"): v for k, v in leaves(_placed(self.config))} if self.config else {}
+        return {k: json.dumps(v, ensure_ascii=False) if not isinstance(v, str) else v for k, v in found.items()
                 if not k.startswith(_OWN)}  # fmt: skip
 
     @property
@@ -69,7 +68,7 @@ def versions(found: list[Run]) -> dict[str, str]:
     for run in found:
         for name, text in run.versions.items():
             seen.setdefault(name, {})[str(text)] = None
-    return {name: ", ".join(texts) for name, texts in seen.items()} or _here()
+    return {name: ", ".join(texts) for name, texts in seen.items()} or here()
 
 
 def settings(found: list[Run]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -103,16 +102,6 @@ def events(found: list[Run]) -> dict[str, list[str]]:
     }
 
 
-def _here() -> dict[str, str]:
-    out = {"python": platform.python_version()}
-    for name in ("torch", "numpy", "fedsub"):
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:  # a source tree
-            out[name] = "not installed"
-    return out
-
-
 def _read(folder: Path | None, name: str) -> dict[str, Any]:
     """A JSON object of a run directory; a report does not fail because of one that is gone or damaged."""
     try:
@@ -130,13 +119,8 @@ def _events(folder: Path | None) -> list[str]:
         return []
 
 
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings by dotted name; lists of objects by their place, an object's type by its own name."""
+def _placed(value: Any) -> Any:
+    """The same settings with lists of objects as objects by their place, so that each setting is shown by itself."""
     if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
         value = {str(i + 1): v for i, v in enumerate(value)}
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            name = prefix if key == "type" and prefix else f"{prefix}.{key}" if prefix else str(key)
-            yield from _leaves(item, name)
-    else:
-        yield prefix, value
+    return {key: _placed(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -148,7 +148,7 @@ def _bench(loaded: Loaded, folder: Path) -> Bench:
     splits: Mapping[str, Clients] = {"train": loaded.train} | ({"test": loaded.test} if loaded.test else {})
     options = {
         "engine": _engine(experiment), "evaluate": experiment.evaluation(), "device": run.device, "chunk": run.chunk,
-        "dropout": run.dropout, "on_bad_update": run.on_bad_update, "checkpoint_every": run.checkpoint_every,
+        "lost": run.lost, "on_bad_update": run.on_bad_update, "checkpoint_every": run.checkpoint_every,
         "settings": _settings(experiment, loaded.train),
     }  # fmt: skip
     return Bench(Model(experiment, loaded.train), loaded.train, splits, options, folder, keep=True, checkpoints=False)

@@ -64,6 +64,7 @@ class Node:
         self.memory = ClientState.of(method.parts, self.problem, self.params)
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None
+        self._invited: int | None = None  # the round of the last invitation
 
     def hello(self) -> bytes:
         """The first message: what this node runs, and the rows of tables of which it keeps values of its own."""
@@ -120,6 +121,7 @@ class Node:
         message = wire.read(data)
         if message.kind == wire.INVITE:
             wire.check(message, {}, run=self.letters.run, client=self.number)
+            self._invited = message.round
             return self.letters.ask(message, self.held)
         return self._work(data)
 
@@ -127,6 +129,8 @@ class Node:
         assert self.letters is not None
         assert self.half is not None
         down, accepted = self.letters.read_down(data, self.number, self.counts)
+        if down.round != self._invited:
+            raise WireError(f"A task of round {down.round} came, and the invitation was to {self._invited}; refused.")
         with one_thread():
             if down.probe:
                 return self.letters.write_up(self.half.ask(down), down.round, down.probe)

@@ -72,7 +72,8 @@ def write(message: Envelope) -> bytes:
         parts += [_ENTRY.pack(len(label), _CODES[tensor.dtype], tensor.ndim)]
         parts += [_LENGTH.pack(size) for size in tensor.shape]
         parts += [label]
-        values.append(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        if tensor.numel():
+            values.append(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     body = b"".join([*parts, *values])
     return body + blake2b(body, digest_size=_DIGEST).digest()
 

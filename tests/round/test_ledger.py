@@ -1,0 +1,115 @@
+"""The bytes that a run reports are the lengths of the messages that would be sent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from node.processes import COMMON, SEED, data, objective
+from node.test_node import SIZES, Direct, population
+
+import fedsub as fs
+from fedsub.method.codecs.wire import encode_rows
+from fedsub.method.slots import Method
+from fedsub.methods import CATALOGUE
+from fedsub.node import Node, serve
+from fedsub.node.share import only
+from fedsub.round import wire
+
+
+def made(name: str) -> Callable[[], Any]:
+    make = CATALOGUE[name].make
+    names = inspect.signature(make).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in names.values())
+    given = COMMON | ({"candidates": 6} if "candidates" in names else {})
+    return lambda: make(**{k: v for k, v in given.items() if anything or k in names})
+
+
+def slots(*parts: fs.Part, sampler: Any = None, average: Any = None) -> Callable[[], fs.Method]:
+    return lambda: fs.Method(
+        local=fs.SGD(lr=0.2, local_steps=2, batch_size=4), parts=parts, average=average or fs.OverHolders("samples"),
+        server=fs.Add(), sampler=sampler or fs.Uniform(4),
+    )  # fmt: skip
+
+
+class Both(fs.Part):
+    """Sends a tree and a number, keeps one slot at the server that is sent and one that is not."""
+
+    payloads, numbers, server_slots, sent_slots = ("tree",), ("n",), ("sent", "stays"), ("sent",)
+
+    def finish(self, message: fs.Message, params: fs.Tree, work: fs.Work) -> None:
+        message.trees["both.tree"] = dict(message.trees["update"])
+        message.numbers["both.n"] = torch.ones(work.group.count)
+
+    def combine(self, mean: dict, total: fs.Total, state: dict, round: int) -> None:
+        assert total.numbers["both.n"] == pytest.approx(1)
+        mean.pop("both.tree")
+
+
+named = [n for n in CATALOGUE if isinstance(made(n)(), Method) and not made(n)().pooled]
+CASES = {name: made(name) for name in named} | {
+    "sign": slots(fs.codecs.Sign(), average=fs.OverClients()), "ef-sign": slots(fs.codecs.ErrorFeedbackSign()),
+    "top-k": slots(fs.codecs.TopK(0.2)), "random-k": slots(fs.codecs.RandomK(0.2)), "int8": slots(fs.codecs.Int8()),
+    "variates": slots(fs.ControlVariates()), "prox": slots(fs.Prox(0.1)), "nova": slots(fs.NormalisedSteps()),
+    "clip rows": slots(fs.ClipRows(0.1)), "personal": slots(fs.Personal(("out.*", "slots.*"))), "both": slots(Both()),
+    "variates, top-k": slots(fs.ControlVariates(), fs.codecs.TopK(0.2)),
+    "personal, int8": slots(fs.Personal(("items.*",)), fs.codecs.Int8()),
+    "drawn twice": slots(fs.ControlVariates(), sampler=fs.Uniform(9, replacement=True), average=fs.OverClients()),
+    "probes": slots(sampler=fs.sampling.PowerOfChoice(3, 6)),
+    "reports": slots(sampler=fs.sampling.UCB(3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_counted_is_written(name: str, tmp_path: Path) -> None:
+    clients, rounds = data(), 2
+    simulated = fs.run(CASES[name](), objective(SIZES), clients, rounds=rounds, seed=SEED, engine="serial")
+    channels = {
+        n: Direct(Node(only(clients, n), objective, CASES[name](), n, tmp_path / str(n))) for n in range(len(clients))
+    }
+    params = {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
+    found = serve(CASES[name](), params, population(), channels, rounds=rounds, seed=SEED)
+    written = [[report.total_down, report.total_up] for report in found.reports]
+    assert written == [[r["down"], r["up"]] for r in simulated.history[1:]]
+    batched = fs.run(CASES[name](), objective(SIZES), clients, rounds=rounds, seed=SEED, engine="batched", chunk=3)
+    assert [r["up"] for r in batched.history] == [r["up"] for r in simulated.history]
+
+
+def test_bytes_by_hand() -> None:
+    """FedAvg: an invitation, the rows and what is asked for down; row ids, the update and three sums up."""
+    clients = data()
+    result = fs.run(fs.methods.fedavg(**{**COMMON, "clients_per_round": None}), objective(SIZES), clients, rounds=1)
+    head, entry, dense = 48 + 16, lambda name, ndim: 4 + 8 * ndim + len(name), 4 * (3 * 8 + 3 + 3 + 1)
+    tables = {"items.weight": ("item", 3), "slots.weight": ("slot", 2)}
+    parameters = {**dict.fromkeys(tables, 2), "hidden.weight": 2, "hidden.bias": 1, "out.weight": 2, "out.bias": 1}
+    down = up = 0
+    for i in range(len(clients)):
+        held = {table: clients.spaces[space].rows_of(i) for table, (space, _) in tables.items()}
+        values = dense + sum(4 * len(held[table]) * width for table, (_, width) in tables.items())
+        down += head + head + sum(entry(f"model/{n}", d) for n, d in parameters.items()) + values
+        ids = sum(len(encode_rows(held[t].astype(np.int64), clients.spaces[s].size)) for t, (s, _) in tables.items())
+        up += head + sum(entry(f"rows/{space}", 1) for space, _ in tables.values()) + ids
+        up += head + sum(entry(f"update/{n}", d) for n, d in parameters.items()) + values
+        up += sum(entry(f"sum/{n}", 0) + 8 for n in ("weight", "count", "loss"))
+    assert [result.history[1]["down"], result.history[1]["up"]] == [down, up]
+
+
+def test_slots_that_stay_at_the_server_cost_nothing() -> None:
+    class Stays(fs.Part):
+        server_slots = ("slope",)
+
+    class Travels(fs.Part):
+        server_slots, sent_slots = ("slope",), ("slope",)
+
+    plain, stays, travels = (
+        fs.run(slots(*parts)(), objective(SIZES), data(), rounds=1, seed=SEED).history[1]["down"]
+        for parts in ((), (Stays(),), (Travels(),))
+    )
+    assert stays == plain
+    assert travels > 1.5 * plain
+    assert wire.length([]) == 64

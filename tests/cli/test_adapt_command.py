@@ -12,7 +12,6 @@ from worlds import equal
 
 import fedsub as fs
 from fedsub.cli import folder as comparison
-from fedsub.cli.adapt import Found, restored
 
 METHODS = """
 [methods]
@@ -55,8 +54,7 @@ def test_what_is_restored_is_what_was_trained(trained: Path) -> None:
     clients, _ = experiment.parts()
     method, objective = experiment.methods(len(clients))["With Adam"], experiment.objective(clients)(0)
     result = fs.run(method, objective, clients, rounds=4, engine="batched")
-    found = restored(method, objective, clients, Found(out / "with-adam-seed0", experiment, "With Adam", 0))
-    assert equal(found, result.params)
+    assert equal(fs.load(out / "with-adam-seed0").params, result.params)
 
 
 def test_mistakes(trained: Path) -> None:

@@ -14,9 +14,6 @@ from fedsub.study.experiment.experiment import Experiment, expand
 
 if TYPE_CHECKING:
     from fedsub.data import Clients
-    from fedsub.method.slots import Method
-    from fedsub.objective.objective import Objective
-    from fedsub.trees import Tree
 
 METRICS = {
     "loss": "loss",
@@ -41,12 +38,15 @@ def adapt(directory: Path, data: str, steps: int, lr: float, batch_size: int | N
     out, _, experiment, warnings = folder.load(directory)
     for warning in warnings:
         view.stopped(f"Warning: {warning}")
+    from fedsub.running.adapt import adapt as fit
+    from fedsub.running.load import load
+
     with view.busy("Loading"):
         run = _choose(experiment, out, directory)
         trained_on, _ = experiment.parts()
         method: Any = experiment.methods(len(trained_on))[run.label]
         objective = experiment.objective(trained_on)(run.seed)
-        shared = restored(method, objective, trained_on, run)
+        shared = load(run.path).params
         train, test, lost = _newcomers(experiment, data, trained_on)
         part = _personal(method)
     known = len(set(train.client_ids.tolist()) & set(trained_on.client_ids.tolist()))
@@ -56,8 +56,6 @@ def adapt(directory: Path, data: str, steps: int, lr: float, batch_size: int | N
     if known:
         view.stopped(f"Warning: {known:,} of the clients took part in training; they are treated as new ones.")
 
-    from fedsub.running.adapt import adapt as fit
-
     with view.busy("Adapting"):
         made = fit(
             shared, objective, train, part.names, steps=steps, lr=lr, batch_size=batch_size, init=part.init,
@@ -65,25 +63,6 @@ def adapt(directory: Path, data: str, steps: int, lr: float, batch_size: int | N
         )  # fmt: skip
     _show(made.metrics, view)
     view.finish({"run": str(run.path), "method": run.label, "clients": len(train), "left_out": lost, **made.metrics})
-
-
-def restored(method: Method, objective: Objective, clients: Clients, run: Found) -> Tree:
-    """The shared parameters at the end of a run, with every row up to date."""
-    import torch
-
-    from fedsub.disk.checkpoint import Checkpoints
-    from fedsub.method.training import Options
-    from fedsub.objective.problem import Problem
-
-    problem = Problem.bind(objective, clients)
-    params = problem.params(torch.device("cpu"))
-    snapshot, _ = Checkpoints(run.path / "checkpoints").load(into={name: params[name] for name in problem.tables})
-    for name in problem.dense:
-        params[name].copy_(snapshot.tensors[name])
-    trainer = method.prepare(problem, params, Options(engine="serial", seed=run.seed)).trainer
-    trainer.state.restore({**snapshot.tensors, **snapshot.tables})
-    trainer.settle(snapshot.round)
-    return params
 
 
 def _choose(experiment: Experiment, out: Path, directory: Path) -> Found:

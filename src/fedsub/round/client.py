@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedsub import rng
+from fedsub.errors import MethodError
 from fedsub.method.batches import Batches, draw
 from fedsub.method.groups import Cohort, Group
 from fedsub.method.part import Message, Work
@@ -62,6 +63,7 @@ class ClientHalf:
         for part in self.method.parts:
             part.finish(message, params, work)
         if self.method.parts:  # NaN may be born in what they made of it, and infinity may get lost in an encoding
+            self._declared(message)
             good &= finite(message, work.group)
         count = 1 if pair else len(good)
         if pair:
@@ -155,6 +157,17 @@ class ClientHalf:
             return None
         words = down.who.words(self.seed, rng.DROPOUT_LAYER, down.round).view(np.int64)
         return (rng.key(words[:, None], np.arange(batches.samples.shape[1])) >> np.uint64(33)).astype(np.int64)
+
+    def _declared(self, message: Message) -> None:
+        """Refuse what a part sends without saying so: nobody would count, add or expect it."""
+        trees = {UPDATE} | {f"{p.key}.{name}" for p in self.method.parts for name in p.payloads}
+        numbers = {f"{p.key}.{name}" for p in self.method.parts for name in p.numbers}
+        odd = sorted((message.trees.keys() ^ trees) | (message.numbers.keys() ^ numbers))
+        if odd:
+            raise MethodError(
+                f"A part's finish and what it declares differ in {odd[0]!r}; name it in payloads or numbers, "
+                "and have finish put it into message.trees or message.numbers under 'key.name'."
+            )
 
     def _kept(self, work: Work) -> Kept:
         """What the clients keep, with dense values [c, …]."""

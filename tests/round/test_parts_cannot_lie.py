@@ -1,0 +1,129 @@
+"""Parts with state are compared with the serial engine before training, with what they send and keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from worlds import bag, choice_for, item_data
+
+import fedsub as fs
+from fedsub.errors import ConfigError, MethodError
+from fedsub.testing import check_part
+
+DATA = item_data()
+
+
+@dataclass(frozen=True)
+class Base(fs.Part):
+    client_slots = ("v",)
+
+    def finish(self, message: fs.Message, params: fs.Tree, work: fs.Work) -> None:
+        work.client[self.key]["v"] = dict(message.trees["update"])
+
+
+class Normalised(Base):
+    """Divides by the norm of what a group keeps, not of what each client keeps."""
+
+    def grad(self, grads: fs.Tree, params: fs.Tree, work: fs.Work) -> fs.Tree:
+        kept = work.client[self.key]["v"]
+        return {k: g + kept[k] / (kept[k].norm() + 1e-3) for k, g in grads.items()}
+
+
+class KeepsAnother(Base):
+    """What is sent agrees, what is kept does not."""
+
+    def finish(self, message: fs.Message, params: fs.Tree, work: fs.Work) -> None:
+        work.client[self.key]["v"] = {k: u / (u.norm() + 1e-3) for k, u in message.trees["update"].items()}
+
+
+class SendsAnother(fs.Part):
+    payloads = ("more",)
+
+    def finish(self, message: fs.Message, params: fs.Tree, work: fs.Work) -> None:
+        message.trees["sendsanother.more"] = {k: u / (u.norm() + 1e-3) for k, u in message.trees["update"].items()}
+
+
+class Right(Base):
+    """The same by client."""
+
+    def grad(self, grads: fs.Tree, params: fs.Tree, work: fs.Work) -> fs.Tree:
+        kept, group = work.client[self.key]["v"], work.group
+        sizes = {k: group.total(k, v.square()).sqrt() + 1e-3 for k, v in kept.items()}
+        return {k: g + kept[k] / group.spread(sizes[k], k, g) for k, g in grads.items()}
+
+
+def choice(part: fs.Part):
+    method = fs.Method(
+        local=fs.SGD(lr=0.3, local_steps=3, batch_size=2), parts=(part,), average=fs.OverClients(), server=fs.Add(),
+        sampler=fs.Uniform(4),
+    )  # fmt: skip
+    return choice_for(method, bag(DATA, dim=3), DATA, "batched")[2]
+
+
+@pytest.mark.parametrize("part", [Normalised(), KeepsAnother(), SendsAnother()])
+def test_a_part_that_differs_between_engines_runs_serially(part: fs.Part) -> None:
+    found = choice(part)
+    assert found.engine.name == "serial"
+    assert "differ by" in found.reason
+
+
+def test_a_part_that_does_not_is_batched() -> None:
+    found = choice(Right())
+    assert found.engine.name == "batched"
+    assert found.reason.endswith("agrees with serial on two clients")
+
+
+def test_what_was_left_out_of_the_comparison_is_named() -> None:
+    assert "compared without TopK" in choice(fs.codecs.TopK(0.5)).reason
+
+
+def test_check_part_passes_and_fails() -> None:
+    check_part(Right())
+    with pytest.raises(AssertionError, match="cannot be batched"), pytest.warns(UserWarning, match="differ by"):
+        check_part(Normalised())
+
+
+class Undeclared(fs.Part):
+    """Sends a number that it does not declare."""
+
+    def finish(self, message: fs.Message, params: fs.Tree, work: fs.Work) -> None:
+        message.numbers["undeclared.n"] = torch.ones(work.group.count)
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_what_is_sent_must_be_declared(engine: str) -> None:
+    method = fs.Method(
+        local=fs.SGD(lr=0.3), parts=(Undeclared(),), average=fs.OverClients(), server=fs.Add(), sampler=fs.Uniform(4)
+    )
+    with pytest.raises(MethodError, match=r"undeclared\.n"):
+        fs.run(method, bag(DATA), DATA, rounds=1, engine=engine)
+
+
+class Forgetful(fs.Part):
+    """Keeps something outside its slots, which an interruption loses."""
+
+    rounds = 0
+
+    def begin(self, params: fs.Tree, work: fs.Work) -> None:
+        type(self).rounds += 1
+
+    def grad(self, grads: fs.Tree, params: fs.Tree, work: fs.Work) -> fs.Tree:
+        return {k: g * (1 + type(self).rounds) for k, g in grads.items()}
+
+
+def test_check_part_notices_state_outside_the_slots() -> None:
+    with pytest.raises(AssertionError):
+        check_part(Forgetful())
+
+
+def test_options_that_a_family_does_not_use_are_refused() -> None:
+    for options in ({"workers": 2}, {"chunk": 3}, {"on_bad_update": "raise"}, {"lost": 0.1}, {"compile": True}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            fs.run(fs.methods.l2gd(lam=0.1), bag(DATA), DATA, rounds=1, **options)
+    ratings = fs.movielens_like(scale=0.01)
+    goal = fs.models.make_objective(ratings, "factorisation", rank=2)
+    for options in ({"workers": 2}, {"chunk": 3}, {"engine": "serial"}, {"compile": True}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            fs.run(fs.methods.fedmavg(), goal, ratings, rounds=1, **options)

@@ -6,18 +6,21 @@ computes the lengths without writing a byte; the tests write every message and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedsub.data.clients import Space
 from fedsub.method.codecs.wire import row_id_bytes
 from fedsub.method.groups import Cohort
 from fedsub.objective.problem import Problem
 from fedsub.round import wire
 from fedsub.round.layout import Asked, asked_of
 from fedsub.round.messages import Uplink
-from fedsub.round.schema import Schema, lengths
+from fedsub.round.schema import Length, Schema
+
+AT_ONCE = 1 << 22  # rows held by all clients together up to which the bytes of their ids are computed at the start
 
 
 def nobody() -> np.ndarray:
@@ -48,46 +51,60 @@ class RoundReport:
 
 
 class RowBytes:
-    """The bytes in which clients name their rows of a space; computed when a client is first met."""
+    """The bytes in which clients name their rows of a space: of all at once, or of each when it is first met."""
 
-    def __init__(self, population: int, rows: Mapping[str, int]):
+    def __init__(self, population: int, rows: Mapping[str, int], spaces: Mapping[str, Space] | None = None):
         self.rows = rows
         self._known = {space: np.full(population, -1, np.int64) for space in rows}
+        for name, known in self._known.items():
+            if spaces is not None and len(spaces[name].rows) <= AT_ONCE:
+                known[:] = row_id_bytes(spaces[name].row_offsets, spaces[name].rows, rows[name])
 
-    def __call__(self, space: str, clients: np.ndarray, asked: Callable[[], Asked]) -> np.ndarray:
+    def __call__(self, space: str, clients: np.ndarray, asked: Mapping[str, Asked]) -> np.ndarray:
         known = self._known[space]
-        if (known[clients] < 0).any():
-            found = asked()
-            offsets = np.concatenate([[0], np.cumsum(found.counts)])
-            known[clients] = row_id_bytes(offsets, found.rows, self.rows[space])
-        return known[clients]
+        found = known[clients]
+        if (found < 0).any():
+            new = asked[space].take(np.flatnonzero(found < 0))
+            offsets = np.concatenate([[0], np.cumsum(new.counts)])
+            known[clients[found < 0]] = row_id_bytes(offsets, new.rows, self.rows[space])
+            found = known[clients]
+        return found
 
 
 class Ledger:
-    """Lengths of the messages of a method; ``pooled`` data is in one place and nothing travels."""
+    """Lengths of the messages of a method; ``pooled`` data is in one place and nothing travels.
 
-    def __init__(self, schema: Schema, population: int, rows: Mapping[str, int], *, pooled: bool = False):
+    ``spaces`` are those of the clients' data, where a simulation has it.
+    """
+
+    def __init__(
+        self, schema: Schema, population: int, rows: Mapping[str, int], *, pooled: bool = False,
+        spaces: Mapping[str, Space] | None = None,
+    ):  # fmt: skip
         self.schema, self.pooled = schema, pooled
-        self._row_bytes = RowBytes(population, {space: rows[space] for space in schema.spaces})
+        self._row_bytes = RowBytes(population, {space: rows[space] for space in schema.spaces}, spaces)
         self._empty = wire.length([])
+        self._asked = Length(schema.rows())
+        self._down = {probe: Length(schema.down(probe)) for probe in (False, True)}
+        self._up = {(again, probe): Length(schema.up(int(again), probe)) for again in (0, 1) for probe in (False, True)}
 
     def asked(self, who: Cohort, asked: Mapping[str, Asked]) -> np.ndarray:
         """Up: which rows."""
-        out = lengths(self.schema.rows(), {}, len(who))
+        out = self._asked.of({}, len(who))
         for space in self.schema.spaces:
-            out += self._row_bytes(space, who.clients, lambda space=space: asked[space])
+            out += self._row_bytes(space, who.clients, asked)
         return out * (not self.pooled)
 
     def down(self, counts: Mapping[str, np.ndarray], clients: int, *, probe: bool = False) -> np.ndarray:
         """To clients that hold so many rows of each space: the invitation, and what they asked for."""
-        return (self._empty + lengths(self.schema.down(probe), counts, clients)) * (not self.pooled)
+        return (self._empty + self._down[probe].of(counts, clients)) * (not self.pooled)
 
     def up(self, uplink: Uplink, counts: Mapping[str, np.ndarray], *, probe: bool = False) -> np.ndarray:
         """From clients that hold so many rows of each space."""
         again = uplink.who.repeats > 0
-        out = lengths(self.schema.up(0, probe), counts, len(uplink))
+        out = self._up[0, probe].of(counts, len(uplink))
         if again.any():
-            out = np.where(again, lengths(self.schema.up(1, probe), counts, len(uplink)), out)
+            out = np.where(again, self._up[1, probe].of(counts, len(uplink)), out)
         if uplink.lengths is not None:
             out = out + uplink.lengths
         return np.where(uplink.refused, self._empty, out) * (not self.pooled)
@@ -102,5 +119,5 @@ def plain_bytes(problem: Problem, clients: np.ndarray) -> tuple[np.ndarray, np.n
     return (
         ledger.asked(who, asked_of(problem.spaces, clients)),
         ledger.down(counts, len(who)),
-        lengths(schema.up(), counts, len(who)),
+        Length(schema.up()).of(counts, len(who)),
     )

@@ -46,7 +46,9 @@ class Trainer(Trains):
         self.memory = ClientState.of(method.parts, problem, params, scratch)
         self.memory.fill(method.parts, origin_in(problem, params, seed))
         half = ClientHalf(problem, method, plan, seed, self.server.sampler.reports)
-        ledger = Ledger(self.server.schema, len(population), population.rows, pooled=method.pooled)
+        ledger = Ledger(
+            self.server.schema, len(population), population.rows, pooled=method.pooled, spaces=problem.spaces
+        )
         self.here = Here(half, engine, self.memory, ledger, workers=workers, lost=lost, strict=on_bad_update == "raise")
         self.state = _Both(self.server, self.here)
 

@@ -51,11 +51,8 @@ class Schema:
         self.codec = next((part for part in parts if isinstance(part, Codec)), None)
         self._like = like
         self.sums = ("weight", "count", "loss", *(f"{p.key}.{n}" for p in parts for n in p.numbers))
-
-    def trees(self) -> dict[str, tuple[str, ...]]:
-        """What is summed over clients, and of which parameters."""
-        payloads = [f"{part.key}.{name}" for part in self.parts for name in part.payloads]
-        return dict.fromkeys((UPDATE, *payloads), self.shared)
+        payloads = [f"{part.key}.{name}" for part in parts for name in part.payloads]
+        self.trees = dict.fromkeys((UPDATE, *payloads), self.shared)  # what is summed, and of which parameters
 
     def down(self, probe: bool = False) -> list[Field]:
         """To a client: the shared parameters and, for training, what parts send along."""
@@ -106,12 +103,26 @@ def expected(fields: Sequence[Field], counts: Mapping[str, int]) -> wire.Expecte
     return out
 
 
+class Length:
+    """Bytes of a message by client, without writing it; fields of any length count as empty."""
+
+    def __init__(self, fields: Sequence[Field]):
+        self.fixed = wire.length([(field.name, field.ndim) for field in fields])
+        self.by_row: dict[str, int] = {}
+        for field in fields:
+            if field.space is not None:
+                self.by_row[field.space] = self.by_row.get(field.space, 0) + field.nbytes
+            elif -1 not in field.shape:
+                self.fixed += field.nbytes
+
+    def of(self, counts: Mapping[str, np.ndarray], clients: int) -> np.ndarray:
+        """Of clients that hold so many rows of each space, int64 [clients]."""
+        out = np.full(clients, self.fixed, np.int64)
+        for space, size in self.by_row.items():
+            out += counts[space] * size
+        return out
+
+
 def lengths(fields: Sequence[Field], counts: Mapping[str, np.ndarray], clients: int) -> np.ndarray:
-    """Bytes of a message of each client, without writing it; fields of any length count as empty. int64 [clients]."""
-    out = np.full(clients, wire.length([(field.name, field.ndim) for field in fields]), np.int64)
-    for field in fields:
-        if field.space is not None:
-            out += counts[field.space] * field.nbytes
-        elif -1 not in field.shape:
-            out += field.nbytes
-    return out
+    """`Length` of fields that are needed once."""
+    return Length(fields).of(counts, clients)

@@ -114,7 +114,7 @@ class ServerHalf:
     def sums(self, layout: Layout) -> Sums:
         """Where uplinks of the clients of a layout are added."""
         held = self.method.average.needs_held
-        return Sums(self.params, self.population.tables, layout, self.schema.trees(), held=held)
+        return Sums(self.params, self.population.tables, layout, self.schema.trees, held=held)
 
     def close(self, number: int, invited: int, sums: Sums) -> None:
         """Means, parts (last one first), and the server's step."""

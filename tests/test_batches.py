@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsub as fs
-from fedsub.method.batches import draw, precision
+from fedsub.method.batches import draw
 from fedsub.method.groups import Cohort
 
 
@@ -222,6 +221,3 @@ def test_weights_are_as_exact_as_the_model(dtype: type[np.floating]) -> None:
     weights = draw(clients, Cohort.of(np.array([0])), local, round=1, seed=0, dtype=dtype).weights
     assert weights.dtype == dtype
     assert (weights[0] == [[dtype(1 / 3)] * 3, [dtype(1 / 3)] * 3, [1, 0, 0]]).all()
-    single, double = torch.zeros(1), torch.zeros(1, dtype=torch.float64)
-    assert precision({"a": single, "b": single.half()}) is np.float32
-    assert precision({"a": single, "b": double}) is np.float64

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from worlds import bag, equal, item_data, trainer_for
+from worlds import bag, envelope, equal, item_data, trainer_for
 
 import fedsub as fs
 from fedsub.disk.checkpoint import Checkpoints
@@ -92,6 +92,8 @@ REFUSED = {
     **{(part, "sampled holders"): "sampled holders" for part in PARTS if "Scaffold" in part},
     # The loss of the shared model alone says nothing about a client's own.
     ("FedPer", "pow-d"): "means nothing",
+    # What was left out before would be sent twice.
+    **{(codec, "replacement"): "drawn twice" for codec in ("EF-Sign", "TopK", "RandomK")},
 }
 
 
@@ -190,32 +192,46 @@ def encoded_bytes(codec: str, sizes: list[int]) -> tuple[int, int]:
 
 
 def check_bytes(names: tuple[str, ...], folder: Path, history: list[dict]) -> None:
+    """Every message by hand: an invitation and what is sent down; row ids and what comes back up."""
     parts, _, _, codec, sampler = names
     method = build(*names)
-    slots = sum(len(p.server_slots) for p in method.parts)
-    payloads = sum(len(p.payloads) for p in method.parts)
-    numbers = sum(len(p.numbers) for p in method.parts)
-    assert (slots, payloads, numbers) == (("Scaffold" in parts), ("Scaffold" in parts), (parts == "FedNova"))
+    twice = "Scaffold" in parts
+    assert sum(len(p.sent_slots) for p in method.parts) == sum(len(p.payloads) for p in method.parts) == twice
     space = DATA.spaces["ids"]
-    dense = [size for name, size in SHAPES.items() if name != PRIVATE.get(parts)]
+    dense = {name: size for name, size in SHAPES.items() if name != PRIVATE.get(parts)}
+    ndim = {"emb.weight": 2} | {name: 2 if name == "out.weight" else 1 for name in dense}
+
+    def tree(name: str) -> dict[str, int]:
+        return {f"{name}/{parameter}": n for parameter, n in ndim.items()}
+
+    sums = ["weight", "count", "loss"] + ["fednova.effective"] * (parts == "FedNova")
+    seen = {"rpow-d": ["loss"], "UCB": ["loss", "deviation"]}.get(sampler, [])
+    numbers = {f"sum/{n}": 0 for n in sums} | {f"seen/{n}": 0 for n in seen}
     for row, record in zip(JsonLines.read(folder / "traffic.jsonl"), history[1:], strict=True):
+        met: set[int] = set()
         for client, down, up in zip(row["clients"], row["down"], row["up"], strict=True):
             rows = space.rows_of(client)
-            values = 8 * (2 * len(rows) + sum(dense))
-            assert down == values * (1 + slots)
+            values = 8 * (2 * len(rows) + sum(dense.values()))
+            slot = tree("scaffold.variate") if twice else {}
+            assert down == envelope({}) + envelope(tree("model") | slot) + values * (1 + twice)
+            asked = envelope({"rows/ids": 1}) + len(encode_rows(rows, space.size))
+            payload = tree("scaffold.variate") if twice and client not in met else {}
+            met.add(client)
             low = high = values
-            ids = 4 * len(rows)
+            update = tree("update")
             if codec != "plain":
-                low, high = encoded_bytes(codec, [2 * len(rows), *dense])
-                ids = len(encode_rows(rows, space.size))
-            report = {"rpow-d": 4, "UCB": 8}.get(sampler, 0)
-            rest = up - payloads * values - ids - 4 * numbers - report
+                low, high = encoded_bytes(codec, [2 * len(rows), *dense.values()])
+                update = {"coded": 1}
+            rest = up - asked - envelope(update | payload | numbers) - 8 * len(numbers) - values * bool(payload)
             assert low <= rest <= high
         probed = row.get("probed", [])
         assert bool(probed) == (sampler == "pow-d")
         for client, down, up in zip(probed, row.get("probe_down", []), row.get("probe_up", []), strict=True):
-            assert down == 8 * (2 * int(space.counts[client]) + sum(SHAPES.values()))
-            assert up == 4 * int(space.counts[client]) + 4
+            rows = space.rows_of(client)
+            values = 8 * (2 * len(rows) + sum(SHAPES.values()))
+            assert down == envelope({}) + envelope(tree("model")) + values
+            asked = envelope({"rows/ids": 1}) + len(encode_rows(rows, space.size))
+            assert up == asked + envelope({"seen/loss": 0}) + 8
         assert sum(row["down"]) + sum(row.get("probe_down", [])) == record["down"]
         assert sum(row["up"]) + sum(row.get("probe_up", [])) == record["up"]
 

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
-from worlds import bag, item_data
+from worlds import bag, envelope, item_data
 
 import fedsub as fs
 from fedsub.cli import app
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.method.batches import draw
+from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.objective.problem import Problem
 from fedsub.running.run import finished_result
@@ -91,11 +92,15 @@ def test_submodel_round_by_hand():
     total = 20 * 3 + 4
     assert found.parameters == total
     assert found.ratio == pytest.approx(held.mean() / total)
-    assert found.down == held.sum() * 4
-    assert found.ids == rows.sum() * 4
-    assert found.up == found.down + found.ids
+    tree = {"emb.weight": 2, "out.weight": 2, "out.bias": 1}
+    down, up = (envelope({f"{name}/{n}": ndim for n, ndim in tree.items()}) for name in ("model", "update"))
+    assert found.down == held.sum() * 4 + (envelope({}) + down) * len(clients)
+    ids = [len(encode_rows(np.unique(ids[a:b]), 20)) for a, b in pairwise(ends)]
+    assert found.ids == sum(ids) + envelope({"rows/ids": 1}) * len(clients)
+    sums = sum(4 + len(f"sum/{n}") + 8 for n in ("weight", "count", "loss"))
+    assert found.up == found.ids + held.sum() * 4 + (up + sums) * len(clients)
     assert found.full == 2 * total * 4 * len(clients)
-    assert found.bytes_ratio == pytest.approx((2 * held.sum() * 4 + found.ids) / found.full)
+    assert found.bytes_ratio == pytest.approx((found.down + found.up) / found.full)
     assert found.sign == (total * 4 + 8 + 3 * 4) * len(clients)
     assert costs.submodel_round(problem, np.array([1, 1])).submodel_parameters == held[1]
 

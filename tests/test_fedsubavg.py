@@ -459,7 +459,7 @@ HELD = [[0, 1], [0, 2], [0], [0, 2], [0]]  # n = 5, 1, 2, and nobody holds row 3
 
 def coefficients(average: fs.OverHolders) -> np.ndarray:
     problem = held_problem(HELD, [2, 4, 6, 8, 10], rows=4)
-    return average.bind(problem, CPU).coefficients["table.weight"].numpy()
+    return average.bind(Population.of(problem), CPU).coefficients["table.weight"].numpy()
 
 
 def test_coefficients() -> None:

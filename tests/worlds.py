@@ -81,6 +81,11 @@ def trainer_for(method, objective, clients, engine: str, *, seed: int = 0, chunk
     return Trainer(problem, method, params, choice.engine, choice.plan, seed=seed, workers=workers, **o)
 
 
+def envelope(tensors: dict[str, int]) -> int:
+    """Bytes of a message besides its values, by hand: head and digest, and per tensor its name, type and shape."""
+    return 48 + 16 + sum(4 + 8 * ndim + len(name) for name, ndim in tensors.items())
+
+
 def equal(a: dict, b: dict) -> bool:
     """Bit for bit."""
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)

@@ -19,7 +19,7 @@ from known_answers import (
     variates,
     x_of,
 )
-from worlds import bag, item_data, trainer_for
+from worlds import bag, envelope, item_data, trainer_for
 
 import fedsub as fs
 from fedsub.data.heat import row_heat, weighted_heat
@@ -130,10 +130,11 @@ def test_scaffold_costs_twice_the_traffic(engine: str) -> None:
         trainer_for(make(**local), goal, clients, engine).round(1) for make in (fs.methods.fedavg, fs.methods.scaffold)
     )
     assert plain.clients.tolist() == double.clients.tolist()
-    assert double.down.tolist() == (2 * plain.down).tolist()
-    ids = plain.up - plain.down
-    assert ids.tolist() == (4 * clients.spaces["ids"].counts[plain.clients]).tolist()  # they cross once
-    assert (double.up - ids).tolist() == (2 * (plain.up - ids)).tolist()
+    shapes = {"emb.weight": 2, "out.weight": 2, "out.bias": 1}
+    values = 8 * (2 * clients.spaces["ids"].counts[plain.clients] + 3)
+    more = envelope({f"scaffold.variate/{n}": ndim for n, ndim in shapes.items()}) - envelope({}) + values
+    assert double.down.tolist() == (plain.down + more).tolist()
+    assert double.up.tolist() == (plain.up + more).tolist()  # the rows' ids cross once
 
 
 def test_option_two_is_for_plain_sgd() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from worlds import bag, click_data, equal, item_data, trainer_for
+from worlds import bag, click_data, envelope, equal, item_data, trainer_for
 
 import fedsub as fs
 from fedsub.data.split import select
@@ -121,7 +121,10 @@ def test_with_nothing_shared_it_is_local_training(engine: str, server: str) -> N
     trainer = trainer_for(method, goal, DATA, engine)
     for number in (1, 2, 3):
         report = trainer.round(number)
-        assert report.total_down == report.total_up == 0
+        nothing = envelope({})  # heads and digests, and three sums
+        sums = {"sum/weight": 0, "sum/count": 0, "sum/loss": 0}
+        assert report.total_down == 8 * (nothing + nothing)
+        assert report.total_up == 8 * (nothing + envelope(sums) + 3 * 8)
     assert equal(trainer.params, start_of(goal))
     # A client alone, with FedAvg on its own data, which has no other clients to agree with.
     alone = fs.methods.fedavg(**settings)
@@ -282,9 +285,11 @@ def test_bytes_and_residuals_are_of_shared_parameters_only(codec: str) -> None:
     method = fs.methods.fedavg(personal="emb.weight", codec=codec, **SETTINGS)
     trainer = trainer_for(method, goal_of(), DATA, "batched")
     report = trainer.round(1)
-    assert report.down.tolist() == [8 * 3] * 4  # out.weight and out.bias, no row
+    shared = {"model/out.weight": 2, "model/out.bias": 1}
+    assert report.down.tolist() == [envelope({}) + envelope(shared) + 8 * 3] * 4  # no row
+    fixed = envelope({}) + envelope({"coded": 1, "sum/weight": 0, "sum/count": 0, "sum/loss": 0}) + 3 * 8
     expected = {"topk:0.3": (8 * 2 + 2, 8 * 2 + 2 + 2), "int8": (3 + 2 * 8,) * 2, "ef-sign": (2 + 2 * 8,) * 2}[codec]
-    assert all(expected[0] <= up <= expected[1] for up in report.up.tolist()), report.up
+    assert all(expected[0] <= up - fixed <= expected[1] for up in report.up.tolist()), report.up
     for key, value in trainer.memory.tensors.items():
         if "residual" in key and "emb.weight" in key:
             assert not value.any(), key
@@ -292,12 +297,16 @@ def test_bytes_and_residuals_are_of_shared_parameters_only(codec: str) -> None:
     plain = trainer_for(fs.methods.fedavg(personal="out.*", **SETTINGS), goal_of(), DATA, "serial")
     report = plain.round(1)
     counts = DATA.spaces["ids"].counts[report.clients]
-    assert report.down.tolist() == (16 * counts).tolist()
-    assert report.up.tolist() == ((16 + 4) * counts).tolist()
+    assert report.down.tolist() == (16 * counts + envelope({}) + envelope({"model/emb.weight": 2})).tolist()
+    ids = [len(encode_rows(DATA.spaces["ids"].rows_of(c), 12)) for c in report.clients]
+    sums = {"sum/weight": 0, "sum/count": 0, "sum/loss": 0}
+    fixed = envelope({"rows/ids": 1}) + envelope({"update/emb.weight": 2} | sums) + 3 * 8
+    assert report.up.tolist() == [16 * int(n) + i + fixed for n, i in zip(counts, ids, strict=True)]
     coded = trainer_for(fs.methods.fedavg(personal="out.*", codec="int8", **SETTINGS), goal_of(), DATA, "serial")
     report = coded.round(1)
     ids = [len(encode_rows(DATA.spaces["ids"].rows_of(c), 12)) for c in report.clients]
-    assert report.up.tolist() == [2 * int(n) + 8 + i for n, i in zip(counts, ids, strict=True)]
+    fixed = envelope({"rows/ids": 1}) + envelope({"coded": 1} | sums) + 3 * 8
+    assert report.up.tolist() == [2 * int(n) + 8 + i + fixed for n, i in zip(counts, ids, strict=True)]
 
 
 def test_a_client_whose_own_values_diverge_keeps_the_last_good_ones() -> None:

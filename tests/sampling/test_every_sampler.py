@@ -111,7 +111,7 @@ def test_settings_are_described() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Uniform(0), "clients_per_round must be at least 1, got 0"),
+        (lambda: Uniform(0), "clients_per_round must be a whole number of at least 1, got 0"),
         (lambda: Uniform(2.5), "whole number"),  # type: ignore[arg-type]
         (lambda: Uniform(True), "whole number"),
         (lambda: Uniform(3, "yes"), "replacement must be True or False"),  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def test_settings_are_described() -> None:
         (lambda: UCB(2, 0.7, 1), "stale_discount"),  # type: ignore[arg-type]
         (lambda: Random(0.0), "share"),
         (lambda: Random("half"), "finite number"),  # type: ignore[arg-type]
-        (lambda: Daily(0, 0.5), "period must be at least 1"),
+        (lambda: Daily(0, 0.5), "period must be a whole number of at least 1"),
         (lambda: Daily(24, 1.5), "share"),
         (lambda: Daily(10, 0.05), "less than one round"),
         (lambda: Mask(np.ones(3)), "array of bool.*float64"),

@@ -6,9 +6,7 @@ import json
 from collections.abc import Mapping
 from hashlib import blake2b
 
-from fedsub.method.described import describe
 from fedsub.method.slots import Method
-from fedsub.objective.objective import Objective
 from fedsub.trees import Tree
 
 
@@ -17,17 +15,13 @@ def method_digest(method: Method) -> int:
     return _digest(method.describe())
 
 
-def model_digest(params: Tree, tables: Mapping[str, str], objective: Objective | None = None) -> int:
+def model_digest(params: Tree, tables: Mapping[str, str]) -> int:
     """Of names, types and shapes, with a table's rows left open."""
     shapes = {
         name: [str(value.dtype), list(value.shape[name in tables :]), tables.get(name)]
         for name, value in params.items()
     }
     return _digest({"parameters": shapes})
-
-
-def loss_digest(objective: Objective) -> int:
-    return _digest({"loss": describe(objective.loss), "l2": objective.l2})
 
 
 def _digest(value: object) -> int:

@@ -81,7 +81,7 @@ class Remote:
         self.accepted |= dict.fromkeys(firsts.tolist(), number)
 
     def _exchange(self, opened: Opened) -> tuple[list[Uplink | None], np.ndarray, np.ndarray]:
-        """(every client's answer, bytes down, bytes up); all downlinks are sent before any answer is read."""
+        """(every client's answer, bytes down, bytes up); one client after the other."""
         down, up = (np.array(side, np.int64) for side in zip(*self._asked, strict=True))
         weights = self.server.method.average.weight(self.server.population.sizes[opened.cohort.clients])
         answers: list[Uplink | None] = []

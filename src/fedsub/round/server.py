@@ -120,8 +120,9 @@ class ServerHalf:
         """Means, parts (last one first), and the server's step."""
         if not sums.count:
             raise NoUsableClient(
-                f"Round {number}: of {invited} clients none delivered: they were lost, or found NaN or infinity in "
-                "what they would send. Lower lr, sample more clients per round, or look at these clients' data."
+                f"Round {number}: of {invited} clients none delivered; {invited - sums.refused} were lost, "
+                f"{sums.refused} found NaN or infinity in what they would send. Sample more clients per round, lower "
+                "lr, or look at these clients' data."
             )
         total = sums.total()
         total = replace(total, share=self.average.share(total))

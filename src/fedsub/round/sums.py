@@ -32,6 +32,7 @@ class Sums:
             if held
         }
         self.numbers: dict[str, float] = {"weight": 0.0, "count": 0.0, "loss": 0.0}
+        self.refused = 0  # clients that answered and sent nothing
 
     def _zeros(self, name: str, like: Tree) -> torch.Tensor:
         shape = list(like[name].shape)
@@ -41,6 +42,7 @@ class Sums:
 
     def add(self, uplink: Uplink, where: slice) -> None:
         """Add the clients ``where`` of the layout."""
+        self.refused += int(uplink.refused.sum())
         for tree, values in uplink.trees.items():
             for name, value in values.items():
                 total = self.trees[tree][name]

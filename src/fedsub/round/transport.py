@@ -62,7 +62,7 @@ class Probes:
         return self.clients, self.down, self.up
 
     def __call__(self, clients: np.ndarray, batch: bool) -> np.ndarray:
-        """The clients' losses at the current model, on all their data or on one batch; infinite if not told."""
+        """The clients' losses at the current model, on all their data or on one batch; NaN if it was not told."""
         cohort = Cohort.of(clients)
         opened = self.server.open(
             self.number, cohort, self.transport.rows(self.number, cohort), "batch" if batch else "all"

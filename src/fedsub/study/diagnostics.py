@@ -15,6 +15,7 @@ from fedsub.method.groups import Cohort
 from fedsub.method.local import SGD
 from fedsub.method.part import Message, Part, Work
 from fedsub.method.parts import Prox
+from fedsub.method.sampling import Everyone
 from fedsub.method.slots import Method
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
@@ -87,7 +88,8 @@ def _start(problem: Problem, params: Mapping[str, Tensor] | None) -> Tree:
 def _work(problem: Problem, choice: Choice, method: Method, params: Tree, cohort: Cohort, seed: int) -> None:
     """One round's local work of every client of the cohort, one after the other; nothing comes of it."""
     if len(cohort):
-        trainer = Trainer(problem, method, params, choice.engine, choice.plan, seed=seed)
+        everyone = replace(method, sampler=Everyone())
+        trainer = Trainer(problem, everyone, params, choice.engine, choice.plan, seed=seed)
         opened = trainer.server.open(1, cohort, trainer.here.rows(1, cohort))
         trainer.here.exchange(opened)
 

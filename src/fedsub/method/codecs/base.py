@@ -164,10 +164,10 @@ class Codec(Part):
         words = reader.take(np.uint64, 1) if self.header else None
         found: Tree = {}
         for name, p in like.items():
-            skip = 1 if name in padding else 0
-            blank = self._segments(name, torch.zeros_like(p[skip:]), group, words)
-            values = torch.from_numpy(self.read(reader, blank)).reshape(p[skip:].shape)
-            found[name] = torch.cat([torch.zeros_like(p[:skip]), values]) if skip else values
+            written = p[1:] if name in padding else p
+            blank = self._segments(name, torch.zeros_like(written), group, words)
+            values = torch.from_numpy(self.read(reader, blank)).reshape(written.shape)
+            found[name] = torch.cat([torch.zeros_like(p[:1]), values]) if name in padding else values
         if reader.left:
             raise DataError(f"A message has {reader.left} bytes after its last parameter; is it another model's?")
         return found

@@ -119,7 +119,8 @@ def trained(task, method):
     if key not in RUNS:
         train, objective, metric, best = {"films": films, "tastes": tastes, "stars": stars}[task]()
         evaluate = fs.Evaluate(every=EVERY if task == "films" else 2, samples=5000)
-        result = fs.run(method, objective, train, rounds=ROUNDS, evaluate=evaluate, engine="batched", seed=0)
+        engine = "batched" if isinstance(method, fs.Method) else "auto"  # factorisation has a solver of its own
+        result = fs.run(method, objective, train, rounds=ROUNDS, evaluate=evaluate, engine=engine, seed=0)
         rounds, losses = result.series(metric)
         up = [0, *accumulate(r["up"] for r in result.history if r["round"] > 0)]
         total = sum(r["up"] + r["down"] for r in result.history)

@@ -1,7 +1,7 @@
 """A method of your own in a page: a new part, composed with the heat correction.
 
 The part keeps a client from moving any parameter further than ``radius`` from what it was sent: beyond it,
-the gradient is replaced by a pull back. It works in both engines because it is elementwise.
+the gradient is replaced by a pull back. It works in both engines because it is elementwise; `check_part` makes sure.
 
 python examples/new_part.py
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 import fedsub as fs
+from fedsub.testing import check_part
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Leash(fs.Part):
         away = {k: params[k] - work.sent[k] for k in grads}
         return {k: torch.where(away[k].abs() > self.radius, away[k], g) for k, g in grads.items()}
 
+
+check_part(Leash(0.2))  # engines, chunks, workers, an interruption, clients that have only bytes
 
 clients = fs.movielens_like(scale=0.05)
 train, test = clients.split(0.8, seed=0)

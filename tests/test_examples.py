@@ -70,6 +70,12 @@ def test_mixture(tmp_path) -> None:
     assert (tmp_path / "methods.png").stat().st_size > 10_000
 
 
+def test_node() -> None:
+    text = run("node.py")
+    assert text.endswith("the same model as a simulation, bit for bit\n")
+    assert text in (EXAMPLES.parent / "docs/nodes.md").read_text()  # the page shows what comes out
+
+
 def test_new_part() -> None:
     assert "leashed" in run("new_part.py")
 

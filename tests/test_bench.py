@@ -151,7 +151,10 @@ def test_growth_clients_hold_exactly_their_rows():
 def test_bytes_do_not_change_with_the_table():
     reports = [growth.make_trainer(40, rows).round(1) for rows in (3000, 30_000)]
     np.testing.assert_array_equal(reports[0].down, reports[1].down)
-    np.testing.assert_array_equal(reports[0].up, reports[1].up)
+    # But for the ids: the differences between rows of a larger table may take a byte more each.
+    more = reports[1].up - reports[0].up
+    assert (more >= 0).all()
+    assert (more <= growth.HELD).all()
 
 
 def test_growth_is_measured_in_a_process_of_its_own():

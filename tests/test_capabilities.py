@@ -171,7 +171,6 @@ def test_what_samplers_say_of_themselves() -> None:
             bound = one.bind(sizes)
             assert bound.repeats == repeats
             assert bound.reports == reports
-            assert bound.report_bytes == 4 * len(reports)
 
 
 def test_a_sampler_of_ones_own_among_those_at_hand() -> None:

@@ -345,7 +345,7 @@ def test_everybody_drops_out() -> None:
 
 @pytest.mark.parametrize("engine", ["serial", "batched"])
 def test_bytes_by_hand(tmp_path: Path, engine: str) -> None:
-    """Ids travel up once, a byte each and one that says how; rows and dense parameters both ways."""
+    """Ids travel up once, compactly; rows and dense parameters both ways, in messages with a head and names."""
 
     class Two(nn.Module):
         def __init__(self):
@@ -384,13 +384,13 @@ def test_bytes_by_hand(tmp_path: Path, engine: str) -> None:
         "round": 1,
         "clients": [0, 1],
         "down": [envelope({}) + envelope(tree("model")) + first, envelope({}) + envelope(tree("model")) + second],
-        "up": [asked + 2 + 2 + back + first, asked + 1 + 1 + back + second],
+        "up": [asked + 2 + 1 + back + first, asked + 1 + 1 + back + second],
     }
-    assert result.history[1]["down"] == first + second
-    assert result.history[1]["up"] == first + second + 24
-    assert result.bytes_per_client() == (2 * (first + second) + 24) / 2
+    assert result.history[1]["down"] == sum(row["down"])
+    assert result.history[1]["up"] == sum(row["up"])
+    assert result.bytes_per_client() == (sum(row["down"]) + sum(row["up"])) / 2
     summary = json.loads((tmp_path / "r" / "result.json").read_text())
-    assert summary["down"] == first + second
+    assert summary["down"] == sum(row["down"])
 
 
 def test_central_training_sends_nothing_and_uses_large_batches() -> None:

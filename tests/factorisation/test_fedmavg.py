@@ -35,9 +35,10 @@ def test_a_the_mean_over_draws_is_unbiased() -> None:
     mean = sum(shares[a] * shares[b] * (values[a] + values[b]) / 2 for a, b in product(range(3), repeat=2))
     assert mean == pytest.approx(2.5)
     # The counters draw with these probabilities: 4 standard deviations of 40,000 draws.
-    counts = draw(shares, 40_000, seed=3, round=1)
+    sizes = np.array([5, 3, 2])
+    counts = draw(sizes, 40_000, seed=3, round=1)
     assert (np.abs(counts / 40_000 - shares) < 4 * np.sqrt(shares * (1 - shares) / 40_000)).all()
-    means = [float(draw(shares, 2, seed=3, round=s) @ values / 2) for s in range(4000)]
+    means = [float(draw(sizes, 2, seed=3, round=s) @ values / 2) for s in range(4000)]
     assert abs(np.mean(means) - 2.5) < 4 * np.std(means) / np.sqrt(4000)
 
 
@@ -191,7 +192,7 @@ def test_a_rows_mean_is_over_its_holders(count: int | None, bounded: bool) -> No
         for _ in range(2):
             w -= 2 * np.outer(w @ h[p] - value[user == p], h[p]) / d
         sent.append(w - start[rows[p]])
-    times = np.ones(7) if count is None else draw(np.full(7, 1 / 7), count, seed=9, round=1)
+    times = np.ones(7) if count is None else draw(np.ones(7, np.int64), count, seed=9, round=1)
     expected = start.copy()
     for row in range(12):
         holders = [p for p in range(7) if row in rows[p]]

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
-from worlds import equal
+from worlds import envelope, equal
 
 import fedsub as fs
+from fedsub.method.codecs.wire import encode_rows
 from fedsub.cli import app
 from fedsub.disk.files import JsonLines
 from fedsub.families.factorisation import FedMAvg, factorise_ratings
@@ -118,19 +119,23 @@ def test_bytes_are_those_of_the_specification(tmp_path: Path) -> None:
     for way in ("full", "submodel", "everyone", "sfmf"):
         method = make(way)
         result = fs.run(method, goal(), TRAIN, rounds=rounds, out=tmp_path / way, seed=2)
-        number = 0 if way == "sfmf" else 4  # the common step
+        number = 0 if way == "sfmf" else 4 + len("step") + 8  # the common step: its name and a number
+        down, up = (envelope({f"{tree}/items.weight": 2}) for tree in ("model", "update"))
+        ids = [len(encode_rows(TRAIN.spaces["item"].rows_of(p), ITEMS)) for p in range(USERS)]
+        asked = np.array(ids) + envelope({"rows/item": 1})  # from everybody
+        alone = 0 if way == "sfmf" else envelope({}) + number  # the step goes up in a message of its own
         full = not method.submodel
         sends = {"full": 5, "submodel": 5, "everyone": USERS, "sfmf": USERS}[way]
         for record, traffic in zip(result.history[1:], JsonLines.read(tmp_path / way / "traffic.jsonl"), strict=True):
             assert (sum(traffic["down"]), sum(traffic["up"])) == (record["down"], record["up"])
             values = USERS * ITEMS * row if full else int(held.sum()) * row
-            assert record["down"] == values + USERS * number
+            assert record["down"] == values + USERS * (number + down)
             if full:
-                assert record["up"] == sends * ITEMS * row + USERS * number
+                assert record["up"] == sends * (ITEMS * row + up) + USERS * alone
             else:
-                sent = np.array(traffic["up"]) - held * 4 - number  # ids and the step, from everybody
-                assert (sent % np.maximum(held * row, 1) == 0).all()
-                assert int((sent // (held * row)).sum()) == sends
+                sent = np.array(traffic["up"]) - asked - alone
+                assert (sent % (held * row + up) == 0).all()
+                assert int((sent // (held * row + up)).sum()) == sends
 
 
 @pytest.mark.parametrize("offset", ["user", "mean", "none"])

@@ -67,11 +67,6 @@ class BoundSampler:
                     "lower it, take everyone, or sample with replacement."
                 )
 
-    @property
-    def report_bytes(self) -> int:
-        """Of what a client that took part tells of its losses."""
-        return 4 * len(self.reports)
-
     def select(self, round: int, seed: int, probe: Probe, eligible: np.ndarray | None = None) -> Cohort:
         """The cohort of a round; ``eligible``: sorted numbers of the clients that may be drawn (None: all)."""
         pool = self.able if eligible is None else eligible[self.sizes[eligible] > 0]

@@ -66,7 +66,7 @@ def own_method(spec: str, base: Path, where: str) -> OwnMethod:
 
 def types_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The type of every setting of a function; one with **common takes the shared ones too."""
-    from fedsub.method.compose import Common
+    from fedsub.method.settings import Common
 
     parameters = inspect.signature(function).parameters.values()
     try:

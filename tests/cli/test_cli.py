@@ -189,7 +189,7 @@ NEEDS = ("compare", *RATINGS)
         ((*NEEDS, "--target", "train.cee<=0.5"), "did you mean 'train.ce'?"),
         ((*NEEDS, "--target", "low"), "Cannot read the target 'low'"),
         ((*NEEDS, "--split", "time"), "--time-column"),
-        ((*NEEDS, "--device", "warp"), "Cannot use device "warp""),
+        ((*NEEDS, "--device", "warp"), 'Cannot use device "warp"'),
         ((*NEEDS, "--out", "."), "is not empty and holds no fedsub comparison"),
         (("run", *RATINGS), "Name the method to run"),
         (("run", "study.toml"), "one of fedavg, Capped"),

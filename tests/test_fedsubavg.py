@@ -372,7 +372,7 @@ def test_weighted_form_against_brute_force(world, k: int) -> None:
     who = np.random.default_rng(seed).permutation(5)[:k].tolist()
     found = mean_over(problem, fs.OverHolders("samples"), who, deltas)
     share = sum(w[i] for i in who)
-    expected = sum(w[i] * full(problem, i, deltas[i]) for i in who) / share
+    expected = torch.stack([float(w[i]) * full(problem, i, deltas[i]) for i in who]).sum(0) / share
     for m in range(rows):
         heat = sum(w[i] for i in range(5) if m in holders[i])
         if heat:
@@ -459,7 +459,7 @@ HELD = [[0, 1], [0, 2], [0], [0, 2], [0]]  # n = 5, 1, 2, and nobody holds row 3
 
 def coefficients(average: fs.OverHolders) -> np.ndarray:
     problem = held_problem(HELD, [2, 4, 6, 8, 10], rows=4)
-    return average.bind(problem, CPU).coefficients["table.weight"].numpy()
+    return average.bind(Population.of(problem), CPU).coefficients["table.weight"].numpy()
 
 
 def test_coefficients() -> None:

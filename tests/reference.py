@@ -118,7 +118,7 @@ class Settings:
         )
 
     def _server(self) -> Any:
-        adaptive = {"lr": self.server_lr, "beta1": self.beta1, "tau": self.tau}
+        adaptive: dict[str, Any] = {"lr": self.server_lr, "beta1": self.beta1, "tau": self.tau}
         return {
             "add": lambda: fs.Add(self.server_lr),
             "momentum": lambda: fs.Add(self.server_lr, momentum=self.server_momentum),
@@ -182,7 +182,7 @@ def mean_of(world: World, s: Settings, cohort: list[int], trees: list[Tree]) -> 
     """The mean of what those who delivered sent, by the formulas of the averages."""
     w, held, n = world.sizes.astype(float), world.held, len(world.sizes)
     a = np.ones(len(cohort)) if s.average in ("clients", "holders") else w[cohort]
-    out = {k: sum(ai * tree[k] for ai, tree in zip(a, trees, strict=True)) for k in trees[0]}
+    out = {k: np.sum([ai * tree[k] for ai, tree in zip(a, trees, strict=True)], axis=0) for k in trees[0]}
     for k, total in out.items():
         if s.average == "holders unbiased":
             total *= n / (len(cohort) * w.sum())
@@ -244,7 +244,7 @@ def simulate(world: World, start: Tree, s: Settings, cohorts: list[list[int]]) -
         sent, updates, changes, norms, kept = x, [], [], [], {}
         for i in cohort:
             mask = {k: world.held[i][:, None] if k == TABLE else 1.0 for k in x}
-            correction = {k: mask[k] * (c[k] - own[i][k]) if s.scaffold else 0.0 for k in x}
+            correction = {k: mask[k] * (c[k] - own[i][k]) if s.scaffold else np.zeros(()) for k in x}
             y, steps = train(world, i, sent, s, correction)
             update = {k: y[k] - sent[k] for k in x}
             new = {k: -update[k] / (steps * s.lr) - correction[k] for k in x}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,13 @@ from fedsub.round.engines.setup import Auto
 from fedsub.running.run import finished_result, run_config
 
 NAN = float("nan")
+
+
+def wrong(*values: Any) -> tuple[Any, ...]:
+    """Values that no type would let through."""
+    return values
+
+
 METHOD = fs.methods.fedsubavg(lr=0.3, local_steps=2, batch_size=4, clients_per_round=5)
 
 
@@ -186,18 +194,18 @@ def test_a_run_leaves_the_random_state_alone(engine: str) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        *[lambda v=v: fs.SGD(lr=v) for v in (NAN, float("inf"), "0.1", True, None, 0)],
-        *[lambda v=v: fs.SGD(local_steps=v) for v in (2.5, NAN, "3", True, 0)],
-        *[lambda v=v: fs.SGD(local_steps=None, local_epochs=v) for v in (2.5, NAN, "3", 0)],
-        *[lambda v=v: fs.SGD(batch_size=v) for v in (2.5, NAN, "3", True, 0)],
-        *[lambda v=v: fs.methods.fedprox(mu=v) for v in (NAN, "1", True, None, -1)],
-        *[lambda v=v: Add(v) for v in (NAN, float("inf"), "1", True, 0)],
-        *[lambda v=v: OverHolders(temper=v) for v in (NAN, "1", True, None)],
-        *[lambda v=v: OverHolders(max_coef=v) for v in (NAN, "1", True, 0.5)],
-        *[lambda v=v: OverHolders(heat=v) for v in ([1, 2], np.ones(3))],
-        *[lambda v=v: Uniform(v) for v in (2.5, "3", NAN, True, None, 0)],
-        *[lambda v=v: fs.methods.centralsgd(batch_size=v) for v in (None, NAN, 2.5, "3", 0)],
-        *[lambda v=v: fs.methods.centralsgd(clients_per_round=v) for v in (None, 2.5)],
+        *[lambda v=v: fs.SGD(lr=v) for v in wrong(NAN, float("inf"), "0.1", True, None, 0)],
+        *[lambda v=v: fs.SGD(local_steps=v) for v in wrong(2.5, NAN, "3", True, 0)],
+        *[lambda v=v: fs.SGD(local_steps=None, local_epochs=v) for v in wrong(2.5, NAN, "3", 0)],
+        *[lambda v=v: fs.SGD(batch_size=v) for v in wrong(2.5, NAN, "3", True, 0)],
+        *[lambda v=v: fs.methods.fedprox(mu=v) for v in wrong(NAN, "1", True, None, -1)],
+        *[lambda v=v: Add(v) for v in wrong(NAN, float("inf"), "1", True, 0)],
+        *[lambda v=v: OverHolders(temper=v) for v in wrong(NAN, "1", True, None)],
+        *[lambda v=v: OverHolders(max_coef=v) for v in wrong(NAN, "1", True, 0.5)],
+        *[lambda v=v: OverHolders(heat=v) for v in wrong([1, 2], np.ones(3))],
+        *[lambda v=v: Uniform(v) for v in wrong(2.5, "3", NAN, True, None, 0)],
+        *[lambda v=v: fs.methods.centralsgd(batch_size=v) for v in wrong(None, NAN, 2.5, "3", 0)],
+        *[lambda v=v: fs.methods.centralsgd(clients_per_round=v) for v in wrong(None, 2.5)],
         lambda: fs.methods.fedavg(local_steps=3, local_epochs=2),
     ],
 )

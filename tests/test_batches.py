@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds import bag, item_data, there
 
 import fedsub as fs
 from fedsub.method.batches import draw
 from fedsub.method.groups import Cohort
+from fedsub.objective.problem import Problem
 
 
 def owners(sizes) -> fs.Clients:
@@ -65,7 +68,7 @@ def test_the_laws_of_drawing(sizes, local: fs.SGD, seed: int, number: int) -> No
         lengths = [size] * full + [rest] * (rest > 0)
         if local.batches == "replacement" and local.batch_size is not None:
             lengths = [size]
-        assert [len(b) for b in steps] == [lengths[t % len(lengths)] for t in range(local.local_steps)]
+        assert [len(b) for b in steps] == [lengths[t % len(lengths)] for t in range(there(local.local_steps))]
         for t, batch in enumerate(steps):
             equal_weight = got.weights[k, t][got.weights[k, t] > 0]
             np.testing.assert_allclose(equal_weight, 1 / len(batch), rtol=1e-6)
@@ -221,3 +224,7 @@ def test_weights_are_as_exact_as_the_model(dtype: type[np.floating]) -> None:
     weights = draw(clients, Cohort.of(np.array([0])), local, round=1, seed=0, dtype=dtype).weights
     assert weights.dtype == dtype
     assert (weights[0] == [[dtype(1 / 3)] * 3, [dtype(1 / 3)] * 3, [1, 0, 0]]).all()
+    for other, expected in ((torch.float16, np.float32), (torch.float64, np.float64)):
+        goal = bag(clients := item_data())  # a table in single precision, and a layer in another
+        goal.module.get_submodule("out").to(other)
+        assert Problem.bind(goal, clients).weight_dtype is expected

@@ -69,7 +69,7 @@ class SameBatches(DeepcopyLoop):
     def samples(self, number, client):
         cohort = Cohort.of(np.array([client]))
         batches = draw(self.data.clients, cohort, self.method.local, round=number, seed=0)
-        assert (batches.weights > 0).all()
+        assert (batches.weights > 0).all()  # no padding
         return batches.samples[0]
 
 

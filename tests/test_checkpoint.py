@@ -169,7 +169,8 @@ def test_any_history_restores_exactly(data: st.DataObject, keep: int, ratio: flo
             elif action == "save":
                 state.round += data.draw(st.integers(1, 3))
                 state.meta, state.tensors["t"] = {"step": step}, torch.tensor(float(step))
-                saved.save(state, moved and {k: np.array(sorted(v), dtype=np.int64) for k, v in moved.items()})
+                rows = moved if moved is None else {k: np.array(sorted(v), dtype=np.int64) for k, v in moved.items()}
+                saved.save(state, rows)
                 last, moved = cloned(state), {key: set() for key in tables}
             elif last is not None:
                 if action == "reopen":

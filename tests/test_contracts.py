@@ -8,12 +8,13 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from reference import EXACT, TOLERANCE, Settings, assert_close, play, simulate, start_of
-from worlds import click_data, equal
+from worlds import click_data, composed, equal
 
 import fedsub as fs
 from fedsub.disk.files import JsonLines
@@ -69,12 +70,12 @@ def test_contract(name: str, way: str, tmp_path: Path) -> None:
     start = {n: p.detach().clone() for n, p in goal.module.named_parameters()}
     engines = ["serial"] if method.pooled else ["serial", "batched"]
     done = {}
+    common: dict[str, Any] = {
+        "method": method, "objective": goal, "clients": DATA, "rounds": ROUNDS,
+        "evaluate": fs.Evaluate(every=2), "checkpoint_every": 2,
+    }  # fmt: skip
     for engine in engines:
-        out = tmp_path / engine
-        options = {
-            "method": method, "objective": goal, "clients": DATA, "rounds": ROUNDS, "engine": engine, "seed": 6,
-            "evaluate": fs.Evaluate(every=2), "checkpoint_every": 2,
-        }  # fmt: skip
+        out, options = tmp_path / engine, {**common, "engine": engine, "seed": 6}
         result = done[engine] = fs.run(out=out, **options)
         assert result.engine == engine, result.events
         # It learns something finite, and every parameter takes part, but those that stay with the clients.
@@ -101,7 +102,7 @@ def test_contract(name: str, way: str, tmp_path: Path) -> None:
             assert len(row["clients"]) == record["clients"]
             assert (record["down"] == 0) == method.pooled or name in MIXTURES
     # Another seed is another run (where anything is random), the same seed the same.
-    other = fs.run(**{**options, "seed": 7, "engine": "serial"}).params
+    other = fs.run(**common, seed=7, engine="serial").params
     random = way not in ("epochs", "all data", "everyone") and name not in STEADY
     if random:
         assert not equal(other, done["serial"].params)
@@ -156,7 +157,7 @@ def ordered(name: str) -> dict:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_method_is_its_formula(name: str, tmp_path: Path) -> None:
-    world, method = EXACT, fs.methods.make(name, **ordered(name))
+    world, method = EXACT, composed(fs.methods.make(name, **ordered(name)))
     # By engines taking turns: that they agree is said above.
     engine = "batched" if len(name) % 2 and not method.pooled else "serial"
     found, cohorts = play(world, method, tmp_path / "run", ROUNDS, engine=engine)
@@ -190,7 +191,8 @@ def test_the_catalogue_is_complete(name: str) -> None:
 
 
 def test_names_and_arguments_are_checked() -> None:
-    assert fs.methods.make("FedSubAvg", lr=0.2).local.lr == 0.2
+    named: Any = fs.methods.make("FedSubAvg", lr=0.2)
+    assert named.local.lr == 0.2
     assert fs.methods.make("local-sgd").name == "local_sgd"
     with pytest.raises(fs.errors.ConfigError, match="did you mean 'fedavg'"):
         fs.methods.make("fedavgg")

@@ -270,7 +270,7 @@ def test_table_and_plot(kept, tmp_path):
     (column,) = [c for c in columns(made) if c.heading.startswith("estimated")]
     assert column.heading == "estimated time to the target on boxes"
     first = [made.clock(r)[0] for r in made.results["FedAvg"]]  # the target holds from the start
-    assert column.cells == [w.duration(np.mean(first)), w.duration(0), "–"]
+    assert column.cells == [w.duration(float(np.mean(first))), w.duration(0), "–"]
     assert "estimated" in text_table(made)
     head, *rows = csv_rows(made)
     place = head.index("estimated seconds on boxes: mean")
@@ -281,7 +281,7 @@ def test_table_and_plot(kept, tmp_path):
     (axes,) = figure.axes
     assert axes.get_xlabel().startswith("estimated ")
     assert axes.get_xlabel().endswith(" on boxes, summed over the rounds")
-    drawn = [line for line in axes.get_lines() if len(line.get_xdata()) == 4]
+    drawn = [line for line in axes.get_lines() if np.size(line.get_xdata()) == 4]
     assert len(drawn) == 2
     page = write_report(made, tmp_path)
     assert (tmp_path / "time-train.ce.png").exists()
@@ -338,7 +338,10 @@ def test_durations(seconds, text):
         (lambda: costs.LogNormal(-1), "median must be positive, got -1"),
         (lambda: costs.Devices("", 1, 1, 1, 1), "name is ''"),
         (lambda: costs.Devices("a", [1, 0], 1, 0, 1), "download holds 0, expected finite numbers above 0"),
-        (lambda: costs.Devices("a", 1, "fast", 0, 1), "upload is 'fast'"),
+        (
+            lambda: costs.Devices("a", 1, "fast", 0, 1),  # pyright: ignore[reportArgumentType]
+            "upload is 'fast'",
+        ),
         (lambda: costs.Devices("a", 1, 1, -1, 1), "latency must be a finite number of at least 0, got -1"),
         (lambda: costs.Devices("a", 1, 1, 0, 1, seed=-1), "seed must be a whole number of at least 0, got -1"),
         (lambda: costs.round_seconds(PLAIN, [0], [1, 2], [1], [1]), "down has the shape"),

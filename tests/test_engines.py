@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from worlds import bag, choice_for, click_data, equal, item_data, trainer_for
+from worlds import bag, choice_for, click_data, equal, item_data, there, trainer_for
 
 import fedsub as fs
 from fedsub.errors import ConfigError, ObjectiveError
@@ -172,8 +173,8 @@ class Narrow(Base):
         super().__init__(dim=18)
         self.layers = nn.Sequential(nn.Linear(18, 11), nn.Tanh(), nn.Linear(11, 9), nn.Tanh(), nn.Linear(9, 18))
 
-    def encode(self, seen, ids, batch):
-        return self.layers(seen.mean(1))
+    def encode(self, x, ids, batch):
+        return self.layers(x.mean(1))
 
 
 MODULES = {
@@ -318,7 +319,7 @@ def test_a_padded_batch_trains_as_if_the_padding_were_not_there() -> None:
         trainer = trainer_for(method, goal, clients, engine)
         trainer.round(1)
         for name, p in module.named_parameters():
-            torch.testing.assert_close(trainer.params[name], p.detach() - 0.5 * p.grad, rtol=0, atol=1e-15)
+            torch.testing.assert_close(trainer.params[name], p.detach() - 0.5 * there(p.grad), rtol=0, atol=1e-15)
 
 
 # ---------------------------------------------------------------------- determinism
@@ -717,7 +718,8 @@ def test_losses_of_the_wrong_shape() -> None:
     module = objective("base").module
     refused(fs.Objective(module, lambda z, b: LOSS(z, b).unsqueeze(-1), ALL), words="one value per sample")
     refused(fs.Objective(module, lambda z, b: LOSS(z, b)[:0], ALL), words="one value per sample")
-    refused(fs.Objective(module, lambda z, b: 1.0, ALL), words="returned float")
+    constant: Any = lambda z, b: 1.0  # noqa: E731
+    refused(fs.Objective(module, constant, ALL), words="returned float")
 
 
 def test_columns_numbered_apart() -> None:
@@ -776,12 +778,12 @@ def test_copy_false_trains_the_module_itself() -> None:
 
 def test_frozen_parameters_are_constants() -> None:
     goal = objective("base")
-    goal.module.out.weight.requires_grad_(False)
+    goal.module.get_parameter("out.weight").requires_grad_(False)
     problem = Problem.bind(goal, DATA)
     assert "out.weight" not in problem.names
     assert_rounds_agree(methods()["short batches"], goal, DATA, rounds=1, update=2e-4, whole=1e-5)
     result = fs.run(methods()["short batches"], goal, DATA, rounds=1)
-    assert torch.equal(result.module().out.weight, goal.module.out.weight)
+    assert torch.equal(*(module.get_parameter("out.weight") for module in (result.module(), goal.module)))
 
 
 def test_inputs_as_positional_arguments() -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from worlds import there
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -54,10 +55,10 @@ def test_fedmavg_on_generated_ratings(tmp_path) -> None:
 def test_mixture(tmp_path) -> None:
     """Small forms of the commands: near the lower bound, MAML's second order, a picture."""
     pytest.importorskip("sklearn")
-    spec = importlib.util.spec_from_file_location("mixture_example", EXAMPLES / "mixture.py")
+    spec = there(importlib.util.spec_from_file_location("mixture_example", EXAMPLES / "mixture.py"))
     example = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = example  # where its dataclass looks for itself
-    spec.loader.exec_module(example)
+    there(spec.loader).exec_module(example)
     functions = example.Logistic(example.breast_cancer("sorted"), kappa=1e2, batch_size=5)
     shares = (1e-3, 1.0, 10.0)
     found = example.multiples(functions, shares, example.EXACT)

@@ -372,7 +372,7 @@ def test_weighted_form_against_brute_force(world, k: int) -> None:
     who = np.random.default_rng(seed).permutation(5)[:k].tolist()
     found = mean_over(problem, fs.OverHolders("samples"), who, deltas)
     share = sum(w[i] for i in who)
-    expected = sum(w[i] * full(problem, i, deltas[i]) for i in who) / share
+    expected = torch.stack([float(w[i]) * full(problem, i, deltas[i]) for i in who]).sum(0) / share
     for m in range(rows):
         heat = sum(w[i] for i in range(5) if m in holders[i])
         if heat:

@@ -22,16 +22,18 @@ def test_a_layer_is_torchs(steps: int, batch: int, inputs: int, hidden: int) -> 
     torch.manual_seed(steps)
     module = torch.nn.LSTM(inputs, hidden).double()
     x, h, c = leaves((steps, batch, inputs), (batch, hidden), (batch, hidden))
-    weights = [module.weight_ih_l0, module.weight_hh_l0, module.bias_ih_l0]
+    wi, wh, bi, bh = (
+        module.get_parameter(name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    )
     of_y, of_h, of_c = torch.randn(3, steps, batch, hidden, dtype=torch.float64)
 
     def gradients(y, last, cell):
         total = (y * of_y).sum() + (last * of_h[0]).sum() + (cell * of_c[0]).sum()
-        return [y, *torch.autograd.grad(total, [x, h, c, *weights])]
+        return [y, *torch.autograd.grad(total, [x, h, c, wi, wh, bi])]
 
     y, (last, cell) = module(x, (h[None], c[None]))
     expected = gradients(y, last[0], cell[0])
-    found = gradients(*lstm_layer(x, h, c, *weights[:2], module.bias_ih_l0 + module.bias_hh_l0))
+    found = gradients(*lstm_layer(x, h, c, wi, wh, bi + bh))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
@@ -46,7 +48,7 @@ def test_many_clients_are_each_alone_to_the_last_bit(clients: int, monkeypatch) 
 
     def run(some: list[torch.Tensor]) -> list[torch.Tensor]:
         own = [t.clone().requires_grad_() for t in some]
-        out = vmap(lambda *a: lstm_layer(*a)[0])(*own)
+        out = vmap(lambda x, h, c, wi, wh, b: lstm_layer(x, h, c, wi, wh, b)[0])(*own)
         return [out.detach(), *torch.autograd.grad(out.square().sum(), own)]
 
     together = run(data)

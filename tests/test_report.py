@@ -59,7 +59,7 @@ def make(
     return Result(method, seed, history, final, seconds=12.5, engine="batched", **more)
 
 
-def comparison(target="train.ce<=0.65", **runs) -> Comparison:
+def comparison(target: str | None = "train.ce<=0.65", /, **runs: list[Result]) -> Comparison:
     goal = Target.parse(target) if target else None
     return Comparison(dict(runs), goal, "train.ce")
 
@@ -298,13 +298,13 @@ def page(tmp_path_factory) -> str:
     runs = {NASTY: [make(seed=s, splits=("train", "test"), auc=False) for s in range(2)]}
     runs["central"] = [make(bytes_=0, auc=False)]
     for seed, run in enumerate(runs[NASTY]):
-        run.path = folder / str(seed)
-        run.path.mkdir()
+        run.path = path = folder / str(seed)
+        path.mkdir()
         method = {"type": "Method", "local": {"type": "SGD", "lr": 0.3}, "parts": [{"type": "Prox", "mu": 0.01}]}
         config = {"method": method, "seed": seed, "data": "abc123", "splits": {"test": "def456"}, "note": "<i>"}
-        (run.path / "config.json").write_text(json.dumps(config))
-        (run.path / "versions.json").write_text('{"format": "fedsub-run", "version": 1, "torch": "9.8.7"}')
-        (run.path / "events.jsonl").write_text('{"time": "now", "event": "engine <batched> chosen"}\n')
+        (path / "config.json").write_text(json.dumps(config))
+        (path / "versions.json").write_text('{"format": "fedsub-run", "version": 1, "torch": "9.8.7"}')
+        (path / "events.jsonl").write_text('{"time": "now", "event": "engine <batched> chosen"}\n')
     notes = ["fedsub compare --target 'train.ce<=0.65'", "<b>a note</b>"]
     result = Comparison(runs, Target.parse("train.ce<=0.65"), "train.ce", folder, notes)
     out = folder / "report"

@@ -150,6 +150,7 @@ def dense_round(server, x: Tensor, update: Tensor, memory: Tree, lr: float) -> N
         memory["b"] = server.momentum * memory.get("b", torch.zeros_like(x)) + update
         x += lr * memory["b"]
     elif isinstance(server, ScaffoldHistory):
+        assert server.rho is not None
         h = memory.get("h", torch.zeros_like(x))
         x += lr * ((1 - server.beta) * update + server.beta * h)
         memory["h"] = (1 - server.rho) * h + server.rho * update

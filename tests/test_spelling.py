@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import fedsub as fs
@@ -68,7 +71,7 @@ def test_what_a_method_is_made_of_stays() -> None:
     assert m.fedadam(server=S.Adam(lr=0.5)).server == S.Adam(lr=0.5)
     assert m.fedadam(server="adam", server_lr=0.5).server == S.Adam(lr=0.5)
     assert m.power_of_choice(sampler="pow-d:100") == m.power_of_choice()
-    for make, settings in (
+    others: list[tuple[Callable[..., fs.Method], dict[str, Any]]] = [
         (m.fedadam, {"server": "add"}),
         (m.fedadam, {"server": S.Yogi()}),
         (m.signsgd, {"codec": None}),
@@ -76,7 +79,8 @@ def test_what_a_method_is_made_of_stays() -> None:
         (m.fednova, {"normalise": False}),
         (m.ucb_cs, {"sampler": "by-size"}),
         (m.scaffold, {"variates": "I"}),
-    ):
+    ]
+    for make, settings in others:
         with pytest.raises(MethodError, match="is what it is by"):
             make(**settings)
     with pytest.raises(MethodError, match="without replacement"):

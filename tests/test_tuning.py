@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from worlds import bag, item_data
+from worlds import bag, composed, item_data
 
 import fedsub as fs
 from fedsub.cli import app
@@ -486,7 +486,7 @@ def test_a_method_of_ones_own_is_tuned_in_workers(ratings):
 
 def test_settings_beside_a_function():
     candidates = space.make_candidates({"Mine": {"method": own, "batch_size": 3}})
-    assert candidates[0].build({"lr": 0.5}).local.batch_size == 3
+    assert composed(candidates[0].build({"lr": 0.5})).local.batch_size == 3
     with pytest.raises(ConfigError, match="Mine has no setting 'speed'"):
         space.make_candidates({"Mine": {"method": own, "speed": 3}})
 

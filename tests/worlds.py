@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import nn
 
 import fedsub as fs
+from fedsub.method.training import Algorithm
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.setup import choose
+from fedsub.round.predict import PersonalModel
 from fedsub.round.prepare import Trainer
 
+T = TypeVar("T")
 SIZES = (1, 7, 4, 9, 2, 5, 8, 3, 6)
 
 
@@ -84,6 +89,25 @@ def trainer_for(method, objective, clients, engine: str, *, seed: int = 0, chunk
 def envelope(tensors: dict[str, int]) -> int:
     """Bytes of a message besides its values, by hand: head and digest, and per tensor its name, type and shape."""
     return 48 + 16 + sum(4 + 8 * ndim + len(name) for name, ndim in tensors.items())
+
+
+def shared_model(trainer: Trainer, number: int) -> fs.Tree:
+    """The model after a round of a method without personal parameters."""
+    model = trainer.model(number)
+    assert not isinstance(model, PersonalModel)
+    return model
+
+
+def composed(method: Algorithm) -> fs.Method:
+    """A method that is a composition of slots, which those found by name need not be."""
+    assert isinstance(method, fs.Method)
+    return method
+
+
+def there(value: T | None) -> T:
+    """What may be missing elsewhere, and is there in the test."""
+    assert value is not None
+    return value
 
 
 def equal(a: dict, b: dict) -> bool:

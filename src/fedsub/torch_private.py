@@ -5,6 +5,9 @@ the traced engine needs is looked for when it is called, so that a torch without
 takes over) and no run. ``tests/test_torch_private.py`` holds each function against public operations.
 """
 
+# What torch does not export is what this file is for; everywhere else it is an error.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import functools

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from worlds import composed
 
 from fedsub.cli.options import Flags
 from fedsub.cli.what import experiment
@@ -162,7 +165,7 @@ def test_the_time_to_split_by_is_no_feature(folder):
     assert set(train.columns) == set(test.columns) == {"item", "liked"}
     whole = made.clients().split(0.8, by="time", column="time")
     assert (train.fingerprint, test.fingerprint) == tuple(part.drop("time").fingerprint for part in whole)
-    kept = experiment("ratings.csv", Flags(**(vars(flags) | {"value": ["time"]})))
+    kept = experiment("ratings.csv", replace(flags, value=["time"]))
     assert "time" in kept.split(kept.clients())[0].columns
 
 
@@ -189,13 +192,13 @@ def test_a_method_of_ones_own_gets_its_settings_and_the_shared_ones_that_it_take
         "lr": 0.7,
         "clients_per_round": None,
     }  # fmt: skip
-    method = made.methods(10)["Mine"]
+    method: Any = made.methods(10)["Mine"]
     assert (method.parts[0].alpha, method.local.lr, type(method.sampler).__name__) == (0.4, 0.7, "Everyone")
 
 
 def test_one_with_common_takes_all_shared_settings(folder):
     made = own_methods(folder, {"Mine": {"method": "my_method:shared"}}, lr=0.7, batch_size=3, local_steps=2)
-    local = made.methods(10)["Mine"].local
+    local = composed(made.methods(10)["Mine"]).local
     assert (local.lr, local.batch_size, local.local_steps) == (0.7, 3, 2)
 
 
@@ -242,14 +245,16 @@ def test_two_files_of_one_name_stay_apart(folder):
             f"import fedsub as fs\ndef mine():\n    return fs.methods.fedavg(lr={lr})\n"
         )
     both = {name: {"method": f"{name}/same.py:mine"} for name in "ab"}
-    made = own_methods(folder, both).methods(10)
+    made: dict[str, Any] = {**own_methods(folder, both).methods(10)}
     assert [made[name].local.lr for name in "ab"] == [0.1, 0.2]
 
 
 def test_a_changed_file_is_read_again(folder):
     made = own_methods(folder, {"Mine": {"method": "my_method.py:dynamic"}})
-    first = made.methods(10)["Mine"]
-    assert type(first.parts[0]) is type(made.methods(10)["Mine"].parts[0])  # the same class: the file is read once
+    first: Any = made.methods(10)["Mine"]
+    again: Any = made.methods(10)["Mine"]
+    assert type(first.parts[0]) is type(again.parts[0])  # the same class: the file is read once
     path = folder / "my_method.py"
     path.write_text(path.read_text().replace("lr: float = 0.3", "lr: float = 0.9"))
-    assert (first.local.lr, made.methods(10)["Mine"].local.lr) == (0.3, 0.9)
+    changed: Any = made.methods(10)["Mine"]
+    assert (first.local.lr, changed.local.lr) == (0.3, 0.9)

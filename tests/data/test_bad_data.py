@@ -163,7 +163,10 @@ BAD_SHAPES = {
     "ragged offsets": (lambda: Clients.from_arrays(ONE, offsets=[[0], [1, 2]], ids=["i"]), "clients . 1 integers"),
     "list as arrays": (lambda: Clients.from_arrays([1, 2], "u", ids=["i"]), "Got a list, expected a dict"),
     "dict as a frame": (lambda: Clients.from_frame(ONE, "u", ids=["i"]), "Got a dict.*from_arrays"),
-    "array as a name": (lambda: Clients.from_frame(pl.DataFrame(ONE), [1, 2], ids=["i"]), "use from_arrays"),
+    "array as a name": (
+        lambda: Clients.from_frame(pl.DataFrame(ONE), [1, 2], ids=["i"]),  # pyright: ignore[reportArgumentType]
+        "use from_arrays",
+    ),
     "mixed pandas column": (
         lambda: Clients.from_frame(pd.DataFrame({"u": [1, 2], "i": ["a", 3]}), "u", ids=["i"]),
         "Give each column one type",

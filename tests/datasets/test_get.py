@@ -73,7 +73,7 @@ def site(tmp_path: Path, releases: dict[str, Path]) -> Iterator[Site]:
             self.wfile.write(here.content[begin : begin + here.patience])
             self.close_connection = True
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, format: str, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

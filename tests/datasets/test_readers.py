@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from worlds import there
 
 from fedsub.data import Clients
 from fedsub.data.datasets import DATASETS, File, recognise, seen_in_training
@@ -42,7 +43,8 @@ def test_every_release_is_recognised_and_read(name, releases, small, tmp_path):
     assert recognise(path) == name
     assert recognise(path if path.is_dir() else path.parent) == name
     clients = DATASETS[name].read(path, **small.get(name, {}))
-    train, test = clients.split(**DATASETS[name].split | ({"train": 0.5} if "train" in DATASETS[name].split else {}))
+    usual = DATASETS[name].split
+    train, test = clients.split(**{**usual, **({"train": 0.5} if "train" in usual else {})})
     assert train.samples + test.samples == clients.samples
     clients.save(tmp_path / "saved")
     assert Clients.open(tmp_path / "saved", verify=True).fingerprint == clients.fingerprint
@@ -169,8 +171,8 @@ def test_amazon_follows_the_released_preprocessing(releases):
         ("A2", "A2", "B2", ["B3", "B1"], 0.0, 0),
         ("A2", "A2", "B4", ["B3", "B1"], 0.0, 1),
     ]
-    assert clients.spaces["user"].vocabulary.tolist() == ["", "A10", "A2"]
-    assert clients.spaces["item"].vocabulary.tolist() == ["", "B1", "B2", "B3", "B4", "B9"]
+    assert there(clients.spaces["user"].vocabulary).tolist() == ["", "A10", "A2"]
+    assert there(clients.spaces["item"].vocabulary).tolist() == ["", "B1", "B2", "B3", "B4", "B9"]
     as_text = read(path, min_samples=3, time_order="released")
     assert [s[1:] for s in samples(as_text, "item", "history", "holdout")[:3]] == [
         ("B3", [], 0), ("B1", [], 1), ("B9", ["B1"], 0),
@@ -279,7 +281,7 @@ def test_the_real_amazon():
     # In the authors' order, histories are as long as in their files, but for rows that reach into the test part.
     folder = Path(os.environ["FEDSUB_DATA"]) / "amazon-electronics"
     table = pl.read_parquet(folder / "train_interactions.parquet").sort("client_id", "position")
-    lengths = np.diff(real("amazon-electronics", time_order="released").columns["history"].starts)
+    lengths = np.diff(there(real("amazon-electronics", time_order="released").columns["history"].starts))
     assert (lengths == table["history_len"].to_numpy())[~table["early_row"].to_numpy()].all()
     assert real("amazon-electronics", split="ending").fingerprint == clients.fingerprint
 

@@ -39,7 +39,7 @@ def test_clusters_are_found_though_no_client_has_all(projection: str, least: flo
     data = gaussian_clusters(12, 25, clusters=4, per_client=1, dim=8, seed=1)
     method = FedMAvg(clients_per_round=6, projection=projection, q1=10)
     start = spread_start(data.blocks, 4)
-    done = factorise(data.blocks, 4, rounds=40, method=method, start=start, every=40)
+    done = factorise(data.blocks, 4, rounds=25, method=method, start=start, every=25, seed=1)
     found = np.concatenate([assigned(h) for h in done.h])
     assert accuracy(np.concatenate(data.labels), found) >= least
     for h in done.h:

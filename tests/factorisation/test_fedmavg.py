@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_e_identical_data_and_many_steps_are_alternating_minimisation() -> None:
     start = np.random.default_rng(1).normal(size=(6, 2))
     method = FedMAvg(clients_per_round=5, q1=4000, q2_hat=12_000)
     done = factorise([block] * 5, 2, rounds=3, method=method, start=start)
-    w = start
+    w, h = start, np.empty(0)
     for _ in range(3):
         h = np.linalg.lstsq(w, block, rcond=None)[0]
         w = np.linalg.lstsq(h.T, block.T, rcond=None)[0].T
@@ -263,7 +264,7 @@ def test_nonsense_is_refused() -> None:
         FedMAvg(projection_w="one-hot")
     with pytest.raises(MethodError, match="radius"):
         FedMAvg(projection="ball:-1")
-    for bad in (
+    wrong: list[dict[str, Any]] = [
         {"gamma1": 1.0},
         {"gamma2": 0.0},
         {"q1": 0},
@@ -271,7 +272,8 @@ def test_nonsense_is_refused() -> None:
         {"l2": -1.0},
         {"temper": 2.0},
         {"q1": 1.5},
-    ):
+    ]
+    for bad in wrong:
         with pytest.raises(MethodError, match=next(iter(bad))):
             FedMAvg(**bad)
     with pytest.raises(MethodError, match="step of sfmf"):

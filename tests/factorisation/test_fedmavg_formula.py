@@ -48,7 +48,7 @@ def test_who_is_drawn_twice_counts_twice(tmp_path: Path) -> None:
     objective.module.double()
     method = fs.methods.fedmavg(clients_per_round=DRAWS, q1=3, q2_hat=2, l2=0.0)
     result = fs.run(method, objective, clients, rounds=3, seed=1, out=tmp_path / "run")
-    w, h = objective.module.items.weight.detach().numpy().copy(), np.zeros((USERS, RANK))
+    w, h = objective.module.get_parameter("items.weight").detach().numpy().copy(), np.zeros((USERS, RANK))
     rows = [json.loads(line) for line in (tmp_path / "run" / "traffic.jsonl").read_text().splitlines()]
     for number, row in enumerate(rows, 1):
         assert row["clients"] == list(range(USERS))
@@ -59,7 +59,7 @@ def test_who_is_drawn_twice_counts_twice(tmp_path: Path) -> None:
         assert times.sum() == DRAWS
         assert DRAWS % np.count_nonzero(times)  # so that a plain mean over those drawn is another
         made = local_tables(w, h, 3, 2 // number + 1)
-        w = sum(t * one for t, one in zip(times, made, strict=True)) / DRAWS
+        w = np.sum([t * one for t, one in zip(times, made, strict=True)], axis=0) / DRAWS
     np.testing.assert_allclose(result.params["items.weight"].numpy(), w, rtol=0, atol=1e-12)
 
 

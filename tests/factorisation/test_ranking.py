@@ -21,13 +21,18 @@ def slow(w, h, seen, relevant, top):
     return np.mean(out, 0)
 
 
+def pairs(there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    user, item = np.nonzero(there)
+    return user, item
+
+
 def test_against_a_loop(monkeypatch) -> None:
     rng = np.random.default_rng(0)
     w, h = rng.normal(size=(30, 3)), rng.normal(size=(9, 3))
     w[4] = w[5]  # equal scores
     kinds = rng.choice(3, (9, 30), p=[0.5, 0.3, 0.2])
     kinds[6][kinds[6] == 2] = 0  # a user without relevant items
-    seen, relevant = np.nonzero(kinds == 1), np.nonzero(kinds == 2)
+    seen, relevant = pairs(kinds == 1), pairs(kinds == 2)
     expected = slow(w, h, seen, relevant, 5)
     for cells in (1 << 22, 70):  # all users at once, two at a time
         monkeypatch.setattr("fedsub.families.factorisation.ranking.SCORES", cells)

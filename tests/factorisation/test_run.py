@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from worlds import envelope, equal
 
 import fedsub as fs
-from fedsub.method.codecs.wire import encode_rows
 from fedsub.cli import app
 from fedsub.disk.files import JsonLines
 from fedsub.families.factorisation import FedMAvg, factorise_ratings
+from fedsub.method.codecs.wire import encode_rows
 
 USERS, ITEMS, RANK = 14, 20, 3
 
@@ -84,7 +84,7 @@ def test_a_run_is_the_numerics_and_every_client_is_predicted_by_its_own_vector()
     rows = TRAIN.gather(samples, ("item", "rating"), local=False)
     user = TRAIN.clients_of(samples)
     means = np.bincount(user, rows["rating"]) / np.bincount(user)
-    start = objective.module.items.weight.detach().numpy()
+    start = objective.module.get_parameter("items.weight").detach().numpy()
     plain = factorise_ratings(
         user,
         rows["item"],
@@ -143,7 +143,7 @@ def test_offsets(offset: str) -> None:
     objective = goal(offset=offset)
     result = fs.run(make("everyone"), objective, TRAIN, test=TEST, rounds=5)
     mean = TRAIN.column("rating").values.mean()
-    assert objective.module.offset.item() == pytest.approx(0.0 if offset == "none" else mean, rel=1e-5)
+    assert objective.module.state_dict()["offset"].item() == pytest.approx(0.0 if offset == "none" else mean, rel=1e-5)
     assert ("offset" in result.params) == (offset == "user")
     assert result.history[-1]["train.rmse"] < result.history[0]["train.rmse"]
 

@@ -23,7 +23,7 @@ class Point(nn.Module):
 
     def __init__(self, *start: float):
         super().__init__()
-        self.x = nn.Parameter(torch.tensor(start if len(start) > 1 else start[0], dtype=DOUBLE))
+        self.x = nn.Parameter(torch.tensor(start[0] if len(start) == 1 else start, dtype=DOUBLE))
 
     def forward(self, batch):
         return self.x

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from known_answers import (
@@ -54,6 +56,7 @@ def test_fedprox_without_pull_is_fedavg(engine: str) -> None:
 
 def test_too_strong_a_pull_is_refused() -> None:
     fs.methods.fedprox(lr=0.5, mu=2.0)
-    for settings in ({"lr": 0.5, "mu": 2.01}, {"lr": 0.1, "mu": 2.0, "groups": {"x": {"lr": 0.51}}}):
+    too_strong: list[dict[str, Any]] = [{"lr": 0.5, "mu": 2.01}, {"lr": 0.1, "mu": 2.0, "groups": {"x": {"lr": 0.51}}}]
+    for settings in too_strong:
         with pytest.raises(MethodError, match="lr·mu"):
             fs.methods.fedprox(**settings)

@@ -110,4 +110,4 @@ def test_unknown_settings_of_groups_are_refused() -> None:
     with pytest.raises(MethodError, match="fedsubavg"):
         fs.methods.fedavg(groups={"*": {"temper": 0.5}})
     with pytest.raises(MethodError, match="patterns"):
-        fs.methods.fedavg(groups=["emb.*"])
+        fs.methods.fedavg(groups=["emb.*"])  # pyright: ignore[reportArgumentType]

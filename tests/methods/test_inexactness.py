@@ -36,7 +36,7 @@ def test_inexactness_on_quadratics() -> None:
     at = {"x": torch.tensor(5.0, dtype=DOUBLE)}
     found = fs.diagnostics.inexactness(method, goal, clients, at)
     np.testing.assert_allclose(found, [(1 - lr) ** 5, 0.0, (1 - lr * 10) ** 5], rtol=1e-9)
-    assert goal.module.x.item() == start
+    assert goal.module.get_parameter("x").item() == start
 
 
 def test_inexactness_over_submodels() -> None:
@@ -47,7 +47,7 @@ def test_inexactness_over_submodels() -> None:
     method = fs.methods.fedprox(mu=0.5, lr=0.3, local_steps=1, batch_size=None)
     found = fs.diagnostics.inexactness(method, goal, clients)
 
-    def slope(module, i: int) -> list[torch.Tensor]:
+    def slope(module, i: int) -> tuple[torch.Tensor, ...]:
         own = np.arange(clients.offsets[i], clients.offsets[i + 1])
         batch = {k: torch.from_numpy(v) for k, v in clients.gather(own, local=False).items()}
         return torch.autograd.grad(goal.loss(goal.output(module, batch), batch).mean(), tuple(module.parameters()))

@@ -32,9 +32,9 @@ def torch_client(goal, clients, make, steps: int, size: int, clip=None) -> dict:
         batch = {k: torch.from_numpy(v) for k, v in clients.gather(own, local=False).items()}
         optimiser.zero_grad()
         goal.loss(goal.output(module, batch), batch).mean().backward()
-        for names in clip or ():
+        for names, limit in (clip or {}).items():
             own = [p for n, p in module.named_parameters() if n.startswith(names)]
-            nn.utils.clip_grad_norm_(own, clip[names])
+            nn.utils.clip_grad_norm_(own, limit)
         optimiser.step()
     return start_of(fs.Objective(module, goal.loss, goal.tables))
 

@@ -44,8 +44,7 @@ def world(clients: int = 12, samples: int = 8) -> tuple[fs.Objective, fs.Clients
 @pytest.mark.parametrize("codec", ["sign", "ef-sign", "topk:0.3", "randomk:0.3", "int8"])
 def test_padding_rows_are_never_written(engine: str, codec: str) -> None:
     goal, data = world()
-    average = {"weighting": "clients"}
-    method = fs.methods.fedavg(lr=0.5, codec=codec, clients_per_round=6, server_lr=0.1, **average)
+    method = fs.methods.fedavg(lr=0.5, codec=codec, clients_per_round=6, server_lr=0.1, weighting="clients")
     trained = fs.run(method, goal, data, rounds=10, engine=engine).params["items.weight"]
     assert trained[0].tolist() == [0.0]
     assert trained[1 : ROWS - IDLE].abs().sum() > 0

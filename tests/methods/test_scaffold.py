@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,10 +107,13 @@ def test_option_one_takes_the_gradient_at_x_over_a_share_of_the_batches(engine: 
     local = {"lr": 0.3, "local_epochs": 1, "batch_size": 2, "clients_per_round": None}
     name = "I" if share == 0.5 else f"I:{share:g}"
     trainer = trainer_for(fs.methods.scaffold(option=name, **local), goal, clients, engine)
-    assert trainer.method.parts[0].share == share
+    part = trainer.method.parts[0]
+    assert isinstance(part, fs.ControlVariates)
+    assert part.share == share
     trainer.round(1)
     _, own = variates(trainer)
-    batches = draw(clients, trainer.server.sampler.select(1, 0, None), trainer.method.local, round=1, seed=0)
+    everyone = trainer.server.sampler.select(1, 0, lambda who, _: np.zeros(len(who)))
+    batches = draw(clients, everyone, trainer.method.local, round=1, seed=0)
     for i, steps in enumerate(batches.steps):
         module, found = copy.deepcopy(goal.module), []
         for step in range(math.ceil(share * steps)):
@@ -125,7 +129,7 @@ def test_option_one_takes_the_gradient_at_x_over_a_share_of_the_batches(engine: 
 def test_scaffold_costs_twice_the_traffic(engine: str) -> None:
     clients = item_data()
     goal = bag(clients, dim=2, dtype=DOUBLE)
-    local = {"local_steps": 1, "clients_per_round": 4}
+    local: dict[str, Any] = {"local_steps": 1, "clients_per_round": 4}
     plain, double = (
         trainer_for(make(**local), goal, clients, engine).round(1) for make in (fs.methods.fedavg, fs.methods.scaffold)
     )
@@ -138,7 +142,8 @@ def test_scaffold_costs_twice_the_traffic(engine: str) -> None:
 
 
 def test_option_two_is_for_plain_sgd() -> None:
-    for settings in ({"momentum": 0.9}, {"solver": "adam"}, {"clip_norm": 1.0}, {"weight_decay": 0.1}):
+    others: list[dict[str, Any]] = [{"momentum": 0.9}, {"solver": "adam"}, {"clip_norm": 1.0}, {"weight_decay": 0.1}]
+    for settings in others:
         with pytest.raises(MethodError, match="option"):
             fs.methods.scaffold(**settings)
         fs.methods.scaffold(option="I", **settings)

@@ -12,7 +12,7 @@ from known_answers import (
     variates,
     x_of,
 )
-from worlds import trainer_for
+from worlds import there, trainer_for
 
 import fedsub as fs
 from fedsub.errors import MethodError
@@ -20,12 +20,14 @@ from fedsub.method.spelling import schedule as parse
 
 
 def test_schedules_by_hand() -> None:
-    exponential, diminishing, cosine = parse("exponential:0.9"), parse("diminishing:10"), parse("cosine:4")
+    exponential, diminishing, cosine, longer = (
+        there(parse(text)) for text in ("exponential:0.9", "diminishing:10", "cosine:4", "cosine:5")
+    )
     assert [exponential.factor(r) for r in (1, 2, 3)] == pytest.approx([1, 0.9, 0.81])
     assert [diminishing.factor(r) for r in (1, 2, 11)] == pytest.approx([1, 10 / 11, 0.5])
     assert [cosine.factor(r) for r in (1, 2, 3, 4, 9)] == pytest.approx([1, 0.75, 0.25, 0, 0])
     fifth = [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0, 0]
-    assert [parse("cosine:5").factor(r) for r in range(1, 7)] == pytest.approx(fifth)
+    assert [longer.factor(r) for r in range(1, 7)] == pytest.approx(fifth)
     floored = fs.schedules.Cosine(3, floor=0.2)
     assert [floored.factor(r) for r in (1, 2, 3, 4)] == pytest.approx([1, 0.6, 0.2, 0.2])
     assert fs.schedules.Cosine(1, floor=0.2).factor(1) == 1  # a single round, at the full rate
@@ -41,7 +43,7 @@ def test_schedules_by_hand() -> None:
 def test_the_schedule_sets_a_rounds_rate(engine: str, schedule: str) -> None:
     goal, clients = slopes([[1.0], [1.0]])
     method = fs.methods.fedavg(lr=0.1, local_steps=3, batch_size=1, schedule=schedule, **EVERYONE)
-    total = sum(parse(schedule).factor(r) for r in range(1, 5))
+    total = sum(there(parse(schedule)).factor(r) for r in range(1, 5))
     assert x_of(method, goal, clients, 4, engine=engine) == pytest.approx(0.25 - 0.3 * total, rel=1e-12)
     # Scaffold reads gradients off the path with the round's own rate.
     trainer = trainer_for(fs.methods.scaffold(lr=0.1, local_steps=3, batch_size=1, schedule=schedule, **EVERYONE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def linear(l2: float = 0.05) -> fs.Objective:
 
 
 def choose(**options: Any):
-    return choose_lambda(linear(), TRAIN, HELD_OUT, **({"lams": LAMS} | options))
+    settings: dict[str, Any] = {"lams": LAMS} | options
+    return choose_lambda(linear(), TRAIN, HELD_OUT, **settings)
 
 
 class Stop(Watcher):
@@ -169,7 +171,7 @@ def test_what_cannot_be_traced_says_what_to_do():
     with pytest.raises(MethodError, match=r"mu is 0.*--l2.*--mu.*--method l2sgd\+ --rounds"):
         choose_lambda(linear(0.0), TRAIN, HELD_OUT)
     with pytest.raises(MethodError, match=r"not convex.*--method l2sgd\+ --rounds"):
-        choose_lambda(fs.Objective(**(vars(bag(clients, dim=4, dtype=torch.float64)) | {"l2": 0.01})), clients, clients)
+        choose_lambda(replace(bag(clients, dim=4, dtype=torch.float64), l2=0.01), clients, clients)
     with pytest.raises(ConfigError, match="belong together"):
         choose(rounds=3)
     with pytest.raises(ConfigError, match="with a lam"):

@@ -63,7 +63,7 @@ def test_f_rises_and_psi_falls_along_the_path(seed: int, clients: int, size: int
 def test_traced_path(functions):
     constants = functions.constants()
     grid = (0.0, 0.01, 0.3, 2.0, 8.0, 100.0, math.inf)
-    points = list(trace_path(functions, reversed(grid), constants, tolerance=1e-9))
+    points = list(trace_path(functions, grid[::-1], constants, tolerance=1e-9))
     assert [p.lam for p in points] == list(grid)
     assert [p.method for p in points[:4]] == ["apgd1"] * 4
     assert points[-2].method == "apgd2"

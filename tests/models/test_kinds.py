@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from worlds import SIZES, trainer_for
+from worlds import SIZES, shared_model, trainer_for
 
 import fedsub as fs
 from fedsub.errors import ConfigError
@@ -59,7 +61,7 @@ def train(clients, kind, engine, options, dtype=torch.float32):
     goal.module.to(dtype)
     trainer = trainer_for(method, goal, clients, engine)
     trainer.round(1)
-    return trainer.model(1)
+    return shared_model(trainer, 1)
 
 
 def assert_same(one, other, **tolerance):
@@ -111,8 +113,8 @@ def test_settings_know_the_options_of_every_kind():
             "loss": "squared",
             "offset": "mean",
         }
-        given = {name: values.get(name, 2) for name in options}
-        assert Model(kind=kind, **given).options == given
+        given: dict[str, Any] = {name: values.get(name, 2) for name in options}
+        assert Model.model_validate({"kind": kind, **given}).options == given
 
 
 @pytest.mark.parametrize(

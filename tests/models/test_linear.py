@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
-from worlds import bag, item_data, trainer_for
+from worlds import bag, item_data, shared_model, there, trainer_for
 
 import fedsub as fs
 from fedsub import data
@@ -49,7 +50,7 @@ def started(objective: fs.Objective, seed: int = 0) -> fs.Objective:
 def after_a_round(method, objective, clients, engine):
     trainer = trainer_for(method, objective, clients, engine)
     trainer.round(1)
-    return trainer.model(1)
+    return shared_model(trainer, 1)
 
 
 # One step against the formula ----------------------------------------------------------------------
@@ -60,7 +61,7 @@ def after_a_round(method, objective, clients, engine):
 def test_a_step_is_the_regularised_gradient(engine, loss):
     clients, a, y = problem("logistic" if loss == "binary" else "least squares")
     objective = started(in_double(make_objective(clients, "linear", loss=loss, l2=L2)))
-    start = objective.module.weight.detach().numpy()
+    start = objective.module.get_parameter("weight").detach().numpy()
     method = fedavg(clients_per_round=None, local_steps=1, batch_size=None, lr=0.5)
     found = after_a_round(method, objective, clients, engine)["weight"].numpy()
     z = a @ start
@@ -107,8 +108,8 @@ def test_engines_agree_on_dense_features(make, options):
 def test_l2_is_weight_decay_of_the_rows_a_client_holds(engine):
     """SGD with weight_decay takes the same steps; rows of S(i) that a batch does not name shrink as well."""
     clients = item_data()
-    method = fedavg(clients_per_round=9, local_steps=3, batch_size=2, lr=0.2)
-    decayed = replace(method, local=replace(method.local, weight_decay=L2))
+    local: dict[str, Any] = {"clients_per_round": 9, "local_steps": 3, "batch_size": 2, "lr": 0.2}
+    method, decayed = fedavg(**local), fedavg(weight_decay=L2, **local)
     plain = started(bag(clients, dtype=torch.float64))
     expected = after_a_round(decayed, plain, clients, "serial")
     found = after_a_round(method, replace(plain, l2=L2), clients, engine)
@@ -186,7 +187,7 @@ def test_run_a_libsvm_file(tmp_path):
 def test_tasks_train(name):
     made = experiment(name, Flags(set=["data.options.clients=5"]), ["fedavg"])
     train, test = made.parts()
-    assert (len(train), len(test)) == (5, 5)
+    assert (len(train), len(there(test))) == (5, 5)
     objective = made.objective(train)(0)
     assert objective.l2 == made.config.model.l2
     (method,) = made.methods(len(train)).values()

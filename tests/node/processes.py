@@ -10,7 +10,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -49,8 +49,12 @@ def objective(sizes: Mapping[str, int]) -> fs.Objective:
     )
 
 
-COMMON = {"lr": 0.3, "local_steps": 3, "batch_size": 4, "clients_per_round": 4}
+COMMON: dict[str, Any] = {"lr": 0.3, "local_steps": 3, "batch_size": 4, "clients_per_round": 4}
 LOST = 0.3
+
+
+def common_but(**changed: Any) -> dict[str, Any]:
+    return COMMON | changed
 
 
 def scaffold_sub() -> fs.Method:
@@ -70,9 +74,9 @@ METHODS = {
     "ucb-cs": lambda: fs.methods.ucb_cs(**COMMON),
     "power-of-choice": lambda: fs.methods.power_of_choice(candidates=7, **COMMON),
     "cpow": lambda: fs.methods.power_of_choice(variant="cpow", candidates=7, **COMMON),
-    "fednova": lambda: fs.methods.fednova(**{**COMMON, "local_steps": None, "local_epochs": 2}),
+    "fednova": lambda: fs.methods.fednova(**common_but(local_steps=None, local_epochs=2)),
     "fedsubavg + adam": lambda: fs.methods.fedsubadam(**COMMON),
-    "drawn twice": lambda: fs.methods.scaffold(**{**COMMON, "clients_per_round": 9, "replacement": True}),
+    "drawn twice": lambda: fs.methods.scaffold(**common_but(clients_per_round=9, replacement=True)),
     "top-k, prox": lambda: fs.methods.fedsubavg(codec="topk:0.3", mu=0.1, **COMMON),
 }
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 from torch import nn
-from worlds import bag, equal, item_data
+from worlds import bag, equal, item_data, there
 
 import fedsub as fs
 from fedsub.data.align import align
@@ -113,7 +113,7 @@ def test_new_data_take_the_row_numbers_of_training() -> None:
     made, lost = align(new, old)
     assert lost == 2  # q, and a history with a
     assert sorted(made.client_ids.tolist()) == ["c", "d", "e"]
-    names, size = old.spaces["item"].vocabulary, old.spaces["item"].size
+    names, size = there(old.spaces["item"].vocabulary), old.spaces["item"].size
     assert made.spaces["item"].size == size
     read = made.gather(np.arange(made.samples), ("item", "history", "label"), local=False)
     owners = made.client_ids[made.clients_of(np.arange(made.samples))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def opposites(labels: str) -> fs.Clients:
     )  # fmt: skip
 
 
-def disagree(method, clients: fs.Clients, loss, rounds: int = 400) -> float:
+def disagree(method, clients: fs.Clients, loss, rounds: int = 400) -> dict[str, Any]:
     torch.manual_seed(1)
     goal = fs.Objective(BaseAndHead(), loss)
     return fs.run(method, goal, clients, rounds=rounds, evaluate=fs.Evaluate(every=rounds)).final["train"]

@@ -11,7 +11,7 @@ from reference import EXACT, TABLE, TOLERANCE, Settings, assert_close, play, sta
 import fedsub as fs
 
 HEAD = ("out.weight", "out.bias")
-ZERO = dict.fromkeys((TABLE, *HEAD), 0.0)
+ZERO = {name: np.zeros(()) for name in (TABLE, *HEAD)}
 
 
 @pytest.mark.parametrize("engine", ["serial", "batched"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fedsub.running.result import Result
@@ -22,12 +24,12 @@ def by_client(auc: float, loss: float) -> dict:
 
 
 def result(label: str, seed: int, auc: float, loss: float, *, personal: bool) -> Result:
-    split = {"samples": 100, "auc": auc, "deciles": [], "by_client": by_client(auc, loss)}
+    split: dict[str, Any] = {"samples": 100, "auc": auc, "deciles": [], "by_client": by_client(auc, loss)}
     if personal:
         split["shared"] = {"auc": 0.6, "by_client": by_client(0.6, 0.7)}
         levels = [-0.1 + i / 40 for i in range(21)]
-        split["gain"] = {"mean": 0.7 - loss, "p10": 0.0, "median": 0.1, "p90": 0.3, "better_off": 0.8}
-        split["gain"]["quantiles"] = levels
+        gain: dict[str, Any] = {"mean": 0.7 - loss, "p10": 0.0, "median": 0.1, "p90": 0.3, "better_off": 0.8}
+        split["gain"] = gain | {"quantiles": levels}
     history = [{"round": n, "loss": 0.6, "clients": 5, "down": 10, "up": 10, METRIC: auc} for n in (0, 10)]
     return Result(label, seed, history, {"test": split, "train": {"samples": 9, "deciles": []}}, 1.0, "batched")
 
@@ -78,11 +80,11 @@ def test_the_plots_show_every_method_and_the_shared_model() -> None:
     assert [t.get_text() for t in figure.legends[0].get_texts()] == [
         "FedAvg", "FedPer", "FedPer, without own parameters",
     ]  # fmt: skip
-    lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 21]
+    lines = [line for line in figure.axes[0].get_lines() if np.size(line.get_xdata()) == 21]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == 3
     figure = gains_plot(comparison())
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["FedPer"]
-    assert max(figure.axes[0].get_lines()[0].get_ydata()) == pytest.approx(0.4)
+    assert np.max(figure.axes[0].get_lines()[0].get_ydata()) == pytest.approx(0.4)
 
 
 def test_other_labels_are_compared_by_loss() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from node.processes import COMMON, SEED, data, objective
+from node.processes import COMMON, SEED, common_but, data, objective
 from node.test_node import SIZES, Direct, population
 
 import fedsub as fs
@@ -83,7 +83,7 @@ def test_counted_is_written(name: str, tmp_path: Path) -> None:
 def test_bytes_by_hand() -> None:
     """FedAvg: an invitation, the rows and what is asked for down; row ids, the update and three sums up."""
     clients = data()
-    result = fs.run(fs.methods.fedavg(**{**COMMON, "clients_per_round": None}), objective(SIZES), clients, rounds=1)
+    result = fs.run(fs.methods.fedavg(**common_but(clients_per_round=None)), objective(SIZES), clients, rounds=1)
     head, entry, dense = 48 + 16, lambda name, ndim: 4 + 8 * ndim + len(name), 4 * (3 * 8 + 3 + 3 + 1)
     tables = {"items.weight": ("item", 3), "slots.weight": ("slot", 2)}
     parameters = {**dict.fromkeys(tables, 2), "hidden.weight": 2, "hidden.bias": 1, "out.weight": 2, "out.bias": 1}

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node.processes import METHODS, SEED, objective
 from node.test_node import SIZES, Direct, nodes, population
+from worlds import there
 
 from fedsub.errors import WireError
 from fedsub.method.groups import Cohort
@@ -81,7 +82,7 @@ def mutations(data: bytes, draw: np.random.Generator) -> Callable[[], bytes]:
         return data[: draw.integers(len(data))]
 
     def longer() -> bytes:
-        return data + draw.bytes(draw.integers(1, 50))
+        return data + draw.bytes(int(draw.integers(1, 50)))
 
     def version() -> bytes:
         body[4:6] = struct.pack("<H", draw.integers(2, 60_000))
@@ -128,7 +129,7 @@ def mutations(data: bytes, draw: np.random.Generator) -> Callable[[], bytes]:
         return seal(bytes(body[:48]) + draw.bytes(len(body) - 48))
 
     def nothing() -> bytes:
-        return draw.bytes(draw.integers(0, 200))
+        return draw.bytes(int(draw.integers(0, 200)))
 
     ways = [flip, flip, flip, cut, longer, version, other_round, other_client, huge, many, reshaped, renamed, infinite,
             garbage, nothing]  # fmt: skip
@@ -151,7 +152,7 @@ def test_two_thousand_mutated_messages_are_refused(tmp_path: Path) -> None:
     weight = float(server.method.average.weight(population().sizes[who.clients])[0])
     letters.read_up(up, 1, who, counts, weight=weight)  # as it is, it is taken
     node.answer(letters.invite(1, node.number, 0))
-    node.letters.read_down(down, node.number, node.counts)
+    there(node.letters).read_down(down, node.number, node.counts)
     before = {n: v.clone() for n, v in server.params.items()}
     memory = {n: v.clone() for n, v in node.memory.tensors.items()}
     tracemalloc.start()

@@ -150,7 +150,7 @@ def test_tied_parameters_stay_tied(tmp_path: Path):
     objective = fs.Objective(Tied(), fs.losses.binary("label"), {"first.weight": "item"}, unused=("shop",))
     result = train(tmp_path / "run", objective=objective)
     made = fs.load(tmp_path / "run").module(Tied())
-    assert made.second.weight is made.first.weight
+    assert made.get_parameter("second.weight") is made.get_parameter("first.weight")
     assert torch.equal(says(made), says(result.module()))
 
 

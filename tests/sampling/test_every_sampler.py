@@ -22,9 +22,9 @@ from fedsub.method.sampling import (
     Poisson,
     PowerOfChoice,
     Random,
+    Sampler,
     Uniform,
 )
-from fedsub.method.slots import Sampler
 
 ALL: list[Sampler] = [
     Uniform(3),

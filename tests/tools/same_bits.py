@@ -147,8 +147,9 @@ def cases() -> dict[str, Callable[[], Any]]:
     add("available", slots(sampler=c.Available(c.UCB(4), c.Random(0.5))))
     add("rpow", slots(sampler=c.PowerOfChoice(4, 9, "rpow")))
     add("cpow", slots(sampler=c.PowerOfChoice(4, 9, "cpow")))
-    add("lost", slots(), **{LOST: 0.3})
-    add("lost, adam", slots(server=s.Adam(lr=0.05)), **{LOST: 0.3})
+    lost: dict[str, Any] = {LOST: 0.3}
+    add("lost", slots(), **lost)
+    add("lost, adam", slots(server=s.Adam(lr=0.05)), **lost)
     add("dropout layer", slots(), drop=0.4)
     add("float64", slots(), dtype=torch.float64)
     add("float64, by clients", slots(average=fs.OverClients()), dtype=torch.float64)

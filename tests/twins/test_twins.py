@@ -11,6 +11,7 @@ from fedsub.data import Clients
 from fedsub.data.heat import row_heat, summarise
 from fedsub.data.twins import TWINS
 from fedsub.data.twins.clicks import click
+from fedsub.data.twins.sentiment import SentimentPlan
 from fedsub.errors import DataError
 from fedsub.objective.metrics import auc
 
@@ -127,6 +128,7 @@ def test_the_truth_is_calibrated_and_worth_learning(name):
 def test_negation_turns_the_word_after_it():
     twin = TWINS["sentiment-like"]
     plan = twin.plan(0.05, 0)
+    assert isinstance(plan, SentimentPlan)
     word, telling = np.flatnonzero(plan.negates)[0], np.flatnonzero(plan.polarity)[0]
     logits = plan._logits(np.array([telling, word, telling, word, telling]), np.array([1, 3, 1]))
     value = plan.polarity[telling]

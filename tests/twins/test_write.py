@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def test_streamed_and_split_in_memory_are_the_same(name, tmp_path):
     twin = TWINS[name]
     about = twin.write(tmp_path / "twin", scale=SMALL[name], seed=5, block=7000)
     whole = twin.make(scale=SMALL[name], seed=5)
-    how = {"by": "column", "column": twin.holdout} if twin.holdout else {"seed": 5}
+    how: dict[str, Any] = {"by": "column", "column": twin.holdout} if twin.holdout else {"seed": 5}
     for part, expected in zip(("train", "test"), whole.split(0.8, **how), strict=True):
         opened = Clients.open(tmp_path / "twin" / part, verify=True)
         assert (opened.samples, opened.label) == (about[part]["samples"], "label")

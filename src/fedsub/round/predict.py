@@ -116,13 +116,7 @@ class Predictor:
         batch = columns_to(arrays, self.device)
         batch["sample_mask"] = torch.from_numpy(chunk.real).to(self.device, torch.float32)
         with torch.no_grad():
-            if self._filled is None:
-                try:
-                    losses, outputs = self._mapped(tables, dense, offsets, batch)
-                except (NotBatchable, RuntimeError, NotImplementedError):
-                    self._filled = Filled(self._module)
-            if self._filled is not None:
-                losses, outputs = self._one_by_one(tables, dense, offsets, batch, chunk)
+            losses, outputs = self._computed(tables, dense, offsets, batch, chunk)
         real = torch.from_numpy(chunk.real)
         return losses.double().cpu().numpy()[chunk.real], outputs[real.to(outputs.device)]
 
@@ -156,6 +150,17 @@ class Predictor:
         at = np.minimum(np.searchsorted(own, wanted), max(0, len(own) - 1))
         places = np.where((trained[owner] >= 0) & (own[at] == wanted), at, -1)
         return places, rows, starts
+
+    def _computed(
+        self, tables: Tree, dense: Tree, offsets: list[Tensor], batch: Batch, chunk: _Chunk
+    ) -> tuple[Tensor, Tensor]:
+        """All clients at once; one by one from the first time on that the module cannot be mapped."""
+        if self._filled is None:
+            try:
+                return self._mapped(tables, dense, offsets, batch)
+            except (NotBatchable, RuntimeError, NotImplementedError):
+                self._filled = Filled(self._module)
+        return self._one_by_one(tables, dense, offsets, batch, chunk)
 
     def _mapped(self, tables: Tree, dense: Tree, offsets: list[Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
         objective = self.problem.objective

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedsub.data.datasets import amazon, cart_buy, movielens, movielens_small, sentiment, taobao
+from fedsub.data.datasets import amazon, cart_buy, movielens_small, sentiment, taobao
+from fedsub.data.datasets.movielens import HOME, movielens
 from fedsub.data.datasets.registry import DataSet, File, Look
 
 _RANDOM = {"by": "random", "train": 0.8, "seed": 0}
@@ -14,7 +15,7 @@ _ALL = (
         name="movielens-1m",
         title="MovieLens-1M",
         summary="ratings by users with gender and age; label: four stars or more",
-        home=movielens.HOME,
+        home=HOME,
         licence=(
             "GroupLens: free for research. No endorsement by the University of Minnesota may be implied; acknowledge "
             "the data set in publications; no redistribution without separate permission; no commercial use without "
@@ -30,7 +31,7 @@ _ALL = (
                 md5="c4d9eecfca2ab87c1945afe126590906",
             ),
         ),
-        reader=movielens.movielens,
+        reader=movielens,
         looks=(
             Look((".dat",), first=r"\d+::(\d+::[1-5]::\d{9,10}|[MF]::\d+::\d+::.*)$"),
             Look((".parquet",), columns=("user_id", "movie_id", "rating", "timestamp")),

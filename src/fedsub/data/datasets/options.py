@@ -53,7 +53,7 @@ class Option:
                 raise DataError(f"Option {self.name}={value!r}: {nearest(str(value), map(str, self.values))}")
             return value
         right = is_whole(value) if self.kind is int else is_number(value)
-        if not right or not value >= self.least:
+        if value is None or not right or not value >= self.least:
             raise DataError(f"Option {self.name}={value!r}: expected {self.allowed}.")
         return self.kind(value)
 

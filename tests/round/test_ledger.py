@@ -76,8 +76,15 @@ def test_counted_is_written(name: str, tmp_path: Path) -> None:
     found = serve(CASES[name](), params, population(), channels, rounds=rounds, seed=SEED)
     written = [[report.total_down, report.total_up] for report in found.reports]
     assert written == [[r["down"], r["up"]] for r in simulated.history[1:]]
-    batched = fs.run(CASES[name](), objective(SIZES), clients, rounds=rounds, seed=SEED, engine="batched", chunk=3)
-    assert [r["up"] for r in batched.history] == [r["up"] for r in simulated.history]
+
+
+@pytest.mark.parametrize("name", ["fedsubavg", "variates, top-k", "drawn twice", "reports", "personal, int8"])
+def test_engines_count_alike(name: str) -> None:
+    found = [
+        fs.run(CASES[name](), objective(SIZES), data(), rounds=2, seed=SEED, engine=engine, chunk=3).history
+        for engine in ("serial", "batched")
+    ]
+    assert [r["up"] for r in found[0]] == [r["up"] for r in found[1]]
 
 
 def test_bytes_by_hand() -> None:

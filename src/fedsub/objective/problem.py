@@ -41,7 +41,7 @@ class Problem:
         dense = tuple(n for n, p in params.items() if n not in tables and p.requires_grad)
         return cls(objective, clients, tables, dense)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """All trained parameters: tables first, then dense ones, each in the module's order."""
         return (*self.tables, *self.dense)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class ClientHalf:
     seed: int = 0
     reports: tuple[str, ...] = ()  # what the sampler wants to hear of every client, in the clear
     places: Places = lambda numbers: numbers
+    _modules: dict[torch.device, Filled] = field(default_factory=dict, init=False, repr=False)
 
     def draw(self, who: Cohort, round: int, *, one_batch: bool = False) -> Batches:
         """The samples of every local step of some clients."""
@@ -78,8 +79,7 @@ class ClientHalf:
         """The loss of each client at what it was sent, on all its data or on one batch."""
         device = next(iter(down.trees[MODEL].values())).device
         batches = self.draw(down.who, down.round, one_batch=True) if down.probe == "batch" else None
-        filled = Filled(template(self.problem, device))
-        filled.module.eval()
+        filled = self._asked(device)
         losses, starts = np.zeros(len(down.who)), {s: np.cumsum(c) - c for s, c in down.counts.items()}
         offsets = self.problem.clients.offsets
         for k, at in enumerate(self.places(down.who.clients).tolist()):
@@ -96,6 +96,13 @@ class ClientHalf:
                 found, _ = filled.losses(self.problem.objective, data, torch.ones(len(samples), device=device))
             losses[k] = float(found.mean())
         return Uplink(down.who, np.zeros(len(down.who), bool), {}, {}, {"loss": losses})
+
+    def _asked(self, device: torch.device) -> Filled:
+        """The module that answers questions; made once."""
+        if device not in self._modules:
+            self._modules[device] = Filled(template(self.problem, device))
+            self._modules[device].module.eval()
+        return self._modules[device]
 
     def example(self, down: Downlink) -> Tree:
         """Tensors like those that a group trains, for engines that look at shapes only."""

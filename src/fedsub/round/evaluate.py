@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedsub import rng
 from fedsub.checks import check_whole
@@ -18,7 +18,7 @@ from fedsub.errors import ConfigError, nearest
 from fedsub.objective import metrics
 from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, Squared
 from fedsub.objective.problem import Problem
-from fedsub.round.engines.base import columns_to, template
+from fedsub.round.engines.base import Filled, columns_to, template
 from fedsub.round.predict import PersonalModel, Predictor
 from fedsub.trees import Tree
 
@@ -89,7 +89,7 @@ class Evaluator:
     ):
         self.problem, self.splits, self.plan, self.columns = problem, splits, plan, columns
         self.population = population or problem.clients
-        self._module: nn.Module | None = None
+        self._module: Filled | None = None
         self._personal: Predictor | None = None
         self._decile: dict[str, np.ndarray] | None = None
         self._masks: dict[tuple[str, int], np.ndarray] = {}
@@ -162,13 +162,13 @@ class Evaluator:
                 out.append((name, self._masks[place]))
         return out
 
-    def _full(self, params: Tree) -> nn.Module:
+    def _full(self, params: Tree) -> Filled:
+        """The module with the full tables; values are shared, not copied: a table may fill half the memory."""
         if self._module is None:
-            self._module = template(self.problem, next(iter(params.values())).device)
-        own = dict(self._module.named_parameters())
-        for name, value in params.items():
-            own[name].data = value  # shared, not copied: a table may fill half the memory
-        return self._module.eval()
+            self._module = Filled(template(self.problem, next(iter(params.values())).device))
+            self._module.module.eval()
+        self._module.fill(params)
+        return self._module
 
     def _choose(self, name: str, clients: Clients, count: int | None) -> np.ndarray:
         if count is None or count >= clients.samples:
@@ -191,16 +191,15 @@ class Evaluator:
             outputs = _plain(said) if scored else np.zeros(len(chosen))
             return losses, outputs, arrays[label] if label else np.zeros(len(chosen)), heat
         module = self._full(model)
-        device = next(module.parameters()).device
+        device = next(iter(model.values())).device
         found: list[tuple[np.ndarray, ...]] = []
         with torch.no_grad():
             for low in range(0, len(chosen), BATCH):
                 samples = chosen[low : low + BATCH]
                 arrays = clients.gather(samples, self.columns, local=False)
                 batch = columns_to(arrays, device)
-                batch["sample_mask"] = torch.ones(len(samples), device=device)
-                output = self.problem.objective.output(module, batch)
-                value = self.problem.objective.loss(output, batch)
+                real = torch.ones(len(samples), device=device)
+                value, output = module.losses(self.problem.objective, batch, real)
                 found.append((
                     value.expand(len(samples)).double().cpu().numpy(),
                     _plain(output) if scored else np.zeros(len(samples)),

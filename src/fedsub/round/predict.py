@@ -182,8 +182,8 @@ class Predictor:
             own = {n: tables[n][slice(*list(pairwise(edges[n]))[k])] for n in tables}
             self._filled.fill(own | {n: value[k] for n, value in dense.items()})
             data = {n: values[k] for n, values in batch.items()}
-            output = objective.output(self._filled.module, data)
-            losses.append(objective.loss(output, data).expand(data["sample_mask"].shape))
+            found, output = self._filled.losses(objective, data, data["sample_mask"])
+            losses.append(found.expand(data["sample_mask"].shape))
             outputs.append(output)
         return torch.stack(losses), torch.stack(outputs)
 

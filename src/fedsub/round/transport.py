@@ -35,6 +35,12 @@ class Answers:
         """The clients whose values were added."""
         return self.who.clients[~self.refused]
 
+    def lost(self, invited: int) -> np.ndarray:
+        """The places in the cohort of those who never answered."""
+        gone = np.ones(invited, bool)
+        gone[self.came] = False
+        return gone.nonzero()[0]
+
     @property
     def refusing(self) -> np.ndarray:
         return self.who.clients[self.refused]
@@ -102,7 +108,7 @@ def play(server: ServerHalf, transport: Transport, number: int) -> RoundReport:
     server.close(number, len(cohort), answers.sums)
     server.observe(number, answers.delivered, answers.told)
     transport.accept(number, answers)
-    lost = np.setdiff1d(np.arange(len(cohort)), answers.came)
+    lost = answers.lost(len(cohort))
     return RoundReport(
         cohort.clients, answers.sums.loss, answers.down, answers.up, lost, answers.refusing, *probes.costs
     )  # fmt: skip

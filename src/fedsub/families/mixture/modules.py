@@ -214,8 +214,7 @@ class ModuleFunctions(Layout):
             data = columns_to(
                 self.problem.clients.gather(places.samples[k][real], self.plan.columns, local=True), torch.device("cpu")
             )
-            data["sample_mask"] = torch.ones(int(real.sum()))
-            values = objective.loss(objective.output(self._filled.module, data), data)
+            values, _ = self._filled.losses(objective, data, torch.ones(int(real.sum())))
             weights = torch.from_numpy(places.weights[k][real]).to(self._dtype)
             total = (values * weights).sum()
             losses[k, real] = values.detach().double().numpy()

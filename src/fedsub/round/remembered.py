@@ -70,7 +70,8 @@ class Remembered:
         """The rows of every saved table that moved since the last call; None: possibly all."""
         if self.all_rows:
             return None
-        taken = {id(moved): moved.take() for moved in self._moved.values()}
+        once = {id(moved): moved for moved in self._moved.values()}  # `take` begins anew: ask each only once
+        taken = {key: moved.take() for key, moved in once.items()}
         return {name: taken[id(moved)] for name, moved in self._moved.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

@@ -70,9 +70,12 @@ class ClientHalf:
         if pair:
             _halve(message, work)
         losses, steps = losses[:, :count], batches.steps[:count]
-        moments = _moments(losses, steps, engine.stacked)
-        good = good[:count] & np.isfinite(moments[0])
-        uplink = self._uplink(_first(down, count), message, moments, good, engine.stacked)
+        loss = _mean(losses, steps, engine.stacked)
+        seen = {"loss": loss} if "loss" in self.reports else {}
+        if "deviation" in self.reports:
+            seen["deviation"] = _deviation(losses, loss, steps, engine.stacked)
+        good = good[:count] & np.isfinite(loss)
+        uplink = self._uplink(_first(down, count), message, loss, seen, good, engine.stacked)
         return uplink, self._kept(work)
 
     def ask(self, down: Downlink) -> Uplink:
@@ -188,12 +191,10 @@ class ClientHalf:
         return {part: {slot: stacked(tree) for slot, tree in slots.items()} for part, slots in work.client.items()}
 
     def _uplink(
-        self, down: Downlink, message: Message, moments: tuple[np.ndarray, np.ndarray], good: np.ndarray, stacked: bool
-    ) -> Uplink:
-        """What is sent: everything times a_i, and nothing of clients that refuse themselves.
-
-        ``moments``: mean and deviation of the training loss.
-        """
+        self, down: Downlink, message: Message, loss: np.ndarray, seen: dict[str, np.ndarray], good: np.ndarray,
+        stacked: bool,
+    ) -> Uplink:  # fmt: skip
+        """What is sent: everything times a_i, and nothing of clients that refuse themselves."""
         who = down.who
         weights = self.method.average.weight(self.problem.clients.sizes[self.places(who.clients)]) * good
         once = {f"{p.key}.{n}" for p in self.method.parts if p.client_slots for n in p.payloads}
@@ -201,11 +202,9 @@ class ClientHalf:
         for name, tree in message.trees.items():
             factors = weights * (who.repeats == 0) if name in once else weights
             trees[name] = self._weighted(tree, factors, down.counts, sound=bool(good.all()), stacked=stacked)
-        mean, deviation = moments
-        sums = {"weight": weights, "count": good.astype(np.float64), "loss": np.where(good, mean, 0.0)}
+        sums = {"weight": weights, "count": good.astype(np.float64), "loss": np.where(good, loss, 0.0)}
         for name, values in message.numbers.items():
             sums[name] = np.where(good, values.double().cpu().numpy(), 0.0) * weights
-        seen = {name: values for name, values in (("loss", mean), ("deviation", deviation)) if name in self.reports}
         return Uplink(who, ~good, trees, sums, seen, message.encoded, message.written)
 
     def _weighted(
@@ -238,14 +237,19 @@ def finite(message: Message, group: Group) -> np.ndarray:
     return good
 
 
-def _moments(losses: np.ndarray, steps: np.ndarray, stacked: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of the losses [steps, c] over each client's steps."""
+def _mean(losses: np.ndarray, steps: np.ndarray, stacked: bool) -> np.ndarray:
+    """The mean of the losses [steps, c] over each client's steps."""
     with np.errstate(invalid="ignore", over="ignore"):  # of a client that diverged, and refuses itself
+        return losses.cumsum(0)[-1] / steps if stacked else losses[:, 0].mean(keepdims=True)
+
+
+def _deviation(losses: np.ndarray, mean: np.ndarray, steps: np.ndarray, stacked: bool) -> np.ndarray:
+    """Their standard deviation over each client's steps."""
+    with np.errstate(invalid="ignore", over="ignore"):
         if not stacked:
-            return losses[:, 0].mean(keepdims=True), losses[:, 0].std(keepdims=True)
-        mean = losses.cumsum(0)[-1] / steps
+            return losses[:, 0].std(keepdims=True)
         square = (losses**2).cumsum(0)[-1] / steps
-        return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
+        return np.sqrt(np.maximum(square - mean**2, 0.0))
 
 
 def _column(weights: np.ndarray, like: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class ClientHalf:
         if "deviation" in self.reports:
             seen["deviation"] = _deviation(losses, loss, steps, engine.stacked)
         good = good[:count] & np.isfinite(loss)
-        uplink = self._uplink(_first(down, count), message, loss, seen, good, engine.stacked)
+        uplink = self._uplink(_first(down) if pair else down, message, loss, seen, good, engine.stacked)
         return uplink, self._kept(work)
 
     def ask(self, down: Downlink) -> Uplink:
@@ -269,10 +269,9 @@ def _twice(down: Downlink, tables: Collection[str]) -> Downlink:
     return Downlink(down.round, down.who.take(np.zeros(2, np.int64)), counts, trees)
 
 
-def _first(down: Downlink, count: int) -> Downlink:
+def _first(down: Downlink) -> Downlink:
     """Of two equal clients the first; the trees are not needed any more."""
-    counts = {space: n[:count] for space, n in down.counts.items()}
-    return Downlink(down.round, down.who.take(np.arange(count)), counts, {})
+    return Downlink(down.round, down.who.take(np.zeros(1, np.int64)), {s: n[:1] for s, n in down.counts.items()}, {})
 
 
 def _halve(message: Message, work: Work) -> None:

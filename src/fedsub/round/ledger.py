@@ -107,7 +107,9 @@ class Ledger:
             out = np.where(again, self._up[1, probe].of(counts, len(uplink)), out)
         if uplink.lengths is not None:
             out = out + uplink.lengths
-        return np.where(uplink.refused, self._empty, out) * (not self.pooled)
+        if uplink.refused.any():
+            out = np.where(uplink.refused, self._empty, out)
+        return out * (not self.pooled)
 
 
 def plain_bytes(problem: Problem, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

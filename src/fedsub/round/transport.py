@@ -33,7 +33,7 @@ class Answers:
     @property
     def delivered(self) -> np.ndarray:
         """The clients whose values were added."""
-        return self.who.clients[~self.refused]
+        return self.who.clients[~self.refused] if self.refused.any() else self.who.clients
 
     def lost(self, invited: int) -> np.ndarray:
         """The places in the cohort of those who never answered."""

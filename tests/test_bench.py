@@ -178,6 +178,7 @@ def test_the_zoo_runs_every_method_beside_plain_fedsubavg(monkeypatch, capsys):
     assert {name for name, one in found.items() if one["bar"] is None} == {"FedSubAvg", "pow-d", "cpow-d"}
 
 
+@pytest.mark.slow
 def test_the_zoo_prints_tables(capsys):
     from rich.console import Console
 

@@ -178,7 +178,8 @@ def test_a_module_that_cannot_be_mapped_is_asked_client_by_client() -> None:
         ours, theirs = (found.final["test"][group] for found in (looks, plain))
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
-            if name == "better_off":  # of a client without parameters of its own the gain is 0, rounded either way
+            if name == "better_off":  # one client's gain is 0, which rounds either way
+                assert value == pytest.approx(theirs[name], abs=1 / 7 + 1e-9)
                 continue
             assert value == pytest.approx(theirs[name], rel=1e-9, abs=1e-12), name
 

@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "optuna>=4" "ruff>=0.9" pyright
+DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "optuna>=4" playwright "ruff>=0.9" pyright
+SITE := "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.29"
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench docs dist clean
 
 $(BIN)/fedsub: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,5 +35,18 @@ lint: $(VENV)/.dev
 bench: $(BIN)/fedsub
 	$(BIN)/fedsub bench
 
+$(VENV)/.docs: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(SITE)
+	@touch $@
+
+# The site, into site/index.html; a warning is an error (mkdocs.yml).
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# A wheel and a source distribution, into dist/.
+dist: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --outdir dist .
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site dist

@@ -19,6 +19,7 @@ from fedsub.study.report.drawing import COLOURS, MUTED, STYLES, finish
 
 RANK = 8
 SHARED = {"l2": 0.1, "projection": "ball:1"}
+RANKING = fs.Ranking("movie", k=10, metrics=("precision", "recall", "ndcg"), liked=4, clients=100)
 
 
 def ratings(folder):
@@ -87,11 +88,11 @@ def ranks(found):
         "\nranking of unrated items at the end: precision, recall and NDCG of the first 10; recall by heat of the item"
     )
     for label, results in found.items():
-        measured = [r.final["test"]["ranking"] for r in results]
-        means = {k: np.mean([m[k] for m in measured]) for k in ("precision", "recall", "ndcg")}
-        hot = np.mean([d["recall"] for m in measured for d in m["deciles"] if d["group"] == 9])
-        cold = [d for m in measured for d in m["deciles"] if d["group"] < 9]
-        rest = sum(d["recall"] * d["relevant"] for d in cold) / max(1, sum(d["relevant"] for d in cold))
+        means = {k: np.mean([r.final["test"][k] for r in results]) for k in RANKING.names}
+        groups = [d for r in results for d in r.final["test"]["ranking"]["deciles"]]
+        hot = np.mean([d["recall@10"] for d in groups if d["group"] == 9])
+        cold = [d for d in groups if d["group"] < 9]
+        rest = sum(d["recall@10"] * d["positives"] for d in cold) / max(1, sum(d["positives"] for d in cold))
         print(
             f"{label:<34} "
             + "  ".join(f"{v:.4f}" for v in means.values())
@@ -151,7 +152,7 @@ def main(folder=None, out=None, rounds=400, seeds=1):
         seeds=seeds,
         out=keep,
         resume=keep is not None,
-        evaluate=fs.Evaluate(every=max(1, rounds // 40), samples={"train": 5000}),
+        evaluate=fs.Evaluate(every=max(1, rounds // 40), samples={"train": 5000}, ranking=RANKING),
     )
     table(done.results, reference)
     ranks(done.results)

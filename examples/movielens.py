@@ -16,7 +16,7 @@ train, test = clients.split(0.8, seed=0)
 settings = dict(lr=0.1, clients_per_round=50, local_steps=10, batch_size=5, weighting="samples")
 comparison = fs.compare(
     {"FedAvg": fs.methods.fedavg(**settings), "FedSubAvg": fs.methods.fedsubavg(**settings)},
-    fs.models.make_objective(train),
+    lambda seed: fs.models.make_objective(train, seed=seed),
     train,
     test=test,
     rounds=300,

@@ -44,9 +44,15 @@ def make_table(rows: int = 20_000, seed: int = 0) -> pl.DataFrame:
 
 clients = fs.Clients.from_frame(make_table(), client="shop", ids={"item": ["item", "history"]}, label="liked")
 train, test = clients.split(0.8, seed=0)
-objective = fs.Objective(
-    Scorer(clients.size("item")), fs.losses.binary("liked"), tables={"items.weight": ["item", "history"]}
-)
+
+
+def objective(seed: int) -> fs.Objective:
+    """For every seed initial values of its own: fedsub starts torch's random numbers from it."""
+    return fs.Objective(
+        Scorer(clients.size("item")), fs.losses.binary("liked"), tables={"items.weight": ["item", "history"]}
+    )
+
+
 comparison = fs.compare(
     {"FedAvg": fs.methods.fedavg(lr=0.3), "FedSubAvg": fs.methods.fedsubavg(lr=0.3, temper=0.5)},
     objective,

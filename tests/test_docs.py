@@ -82,3 +82,11 @@ def test_a_part_of_ones_own_is_as_the_page_says(capsys: pytest.CaptureFixture[st
 
 def test_the_round_on_the_page_is_the_round():
     assert inspect.getsource(play) in (ROOT / "docs/architecture.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["metrics", "ranking"])
+def test_pages_about_measures_run(page: str, capsys: pytest.CaptureFixture[str]):
+    names: dict = {}
+    for code in python_of(ROOT / f"docs/{page}.md"):
+        exec(code, names)
+    assert capsys.readouterr().out

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from io import StringIO
+from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from rich.console import Console
@@ -17,6 +22,7 @@ from fedsub.study.report import (
     bytes_plot,
     csv_rows,
     deciles_plot,
+    latex_table,
     markdown_table,
     png,
     render,
@@ -26,9 +32,9 @@ from fedsub.study.report import (
     write_report,
 )
 from fedsub.study.report import words as w
+from fedsub.study.report.charts import by_metric, left_out
 from fedsub.study.report.curves import by_decile, curve, decile_groups, decile_metric, megabytes
 from fedsub.study.report.drawing import COLOURS, style
-from fedsub.study.report.page import _left_out
 from fedsub.study.report.table import columns
 
 NASTY = '<script>alert("x")</script> & $a_b$ | `c`'
@@ -87,7 +93,7 @@ def test_rounds_to_the_target():
 
 
 def test_seeds_and_best():
-    result = comparison(a=[make(), make(seed=1, values=(0.69, 0.62, 0.66))], b=[make(values=(0.69, 0.61, 0.7))])
+    result = comparison(a=[make(), make(seed=1, values=(0.69, 0.62, 0.66))], b=[make(values=(0.69, 0.61, 0.69))])
     assert cells(result, "best training cross-entropy") == ["0.6300 ± 0.0141", "0.6100"]
     marked = {c.heading: c.best for c in columns(result)}
     assert marked["best training cross-entropy (nats)"] == {1}
@@ -219,7 +225,7 @@ def test_other_groups_are_not_compared():
     heat = texts(deciles_plot(result))
     assert "fed" in heat
     assert "central" not in heat
-    assert "Without central, whose samples" in _left_out(result, "train.ce")
+    assert "Without central, whose samples" in left_out(result, "train.ce")
 
 
 def test_looks_differ():
@@ -264,7 +270,7 @@ def test_plots_say_what_they_show():
     ids=["single", "one step", "nan", "diverged", "flat", "no deciles", "no bytes"],
 )
 def test_plots_of_odd_runs(plot, run, says):
-    figure = plot(comparison(None, a=[run]), narrow=True)
+    figure = plot(comparison(None, a=[run]))
     assert says in texts(figure).replace("\n", " ")
     assert png(figure).startswith(b"\x89PNG")
 
@@ -293,8 +299,12 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("runs")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def page(folder) -> str:
     runs = {NASTY: [make(seed=s, splits=("train", "test"), auc=False) for s in range(2)]}
     runs["central"] = [make(bytes_=0, auc=False)]
     for seed, run in enumerate(runs[NASTY]):
@@ -311,7 +321,7 @@ def page(tmp_path_factory) -> str:
     path = write_report(result, out)
     assert path == out / "report.html"
     assert {p.name for p in out.iterdir()} == {
-        "report.html", "table.csv", "table.md", "deciles-test.ce.png",
+        "report.html", "table.csv", "table.md", "table.tex", "deciles-test.ce.png",
         *(f"{kind}-{m}.png" for kind in ("rounds", "bytes") for m in ("train.ce", "test.ce")),
     }  # fmt: skip
     return path.read_text()
@@ -319,22 +329,90 @@ def page(tmp_path_factory) -> str:
 
 def test_page_is_self_contained(page):
     outside = set(re.findall(r"https?://[^\s\"'<>]*", page))
-    assert outside <= {"http://www.w3.org/2000/svg"}
+    assert outside <= {"http://www.w3.org/2000/svg", "https://github.com/leeoniya/uPlot"}  # a name, and a comment
     found = Reader(page)
-    assert not {"script", "link", "img", "iframe", "object"} & set(found.tags)
+    assert not {"link", "img", "iframe", "object"} & set(found.tags)
     assert "@import" not in page
-    assert all(link.startswith("#") for link in found.links)
-    assert {link[1:] for link in found.links} <= set(found.ids)
+    inside = [link for link in found.links if link.startswith("#")]
+    assert {link[1:] for link in inside} <= set(found.ids)
     assert len(found.ids) == len(set(found.ids))
     assert set(re.findall(r"url\(#([^)]*)\)", page)) <= set(found.ids)
 
 
+def test_page_links_files_and_runs_that_are_there(page, folder):
+    links = {unquote(link) for link in Reader(page).links if not link.startswith("#")}
+    assert {"./table.csv", "./table.md", "./table.tex", "../0", "../1"} <= links
+    assert {f"./{kind}-test.ce.png" for kind in ("rounds", "bytes", "deciles")} <= links
+    assert all((folder / "report" / link).exists() for link in links)
+
+
+def test_only_our_scripts_may_run(page):
+    """The policy names the digests of the two scripts, so that what a name smuggles in would not run."""
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    assert len(digests) == 2
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.endswith("script-src " + " ".join(f"'sha256-{d}'" for d in digests))
+
+
+def test_the_library_is_as_published():
+    """uPlot 1.6.32 of the npm registry, file by file, with its licence."""
+    kept = {
+        "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+        "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+    }
+    folder = files("fedsub.study.report") / "assets"
+    assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in kept} == kept
+    assert "(v1.6.32)" in (folder / "uPlot.iife.min.js").read_text()[:80]
+
+
 def test_page_escapes_everything(page):
-    assert "<script" not in page
+    assert page.count("<script") == 3  # the data, the library, ours
     assert "&lt;script&gt;alert(" in page
     text = "\n".join(Reader(page).text)
     for expected in (NASTY, "<b>a note</b>", "engine <batched> chosen", "<i>", "train.ce<=0.65"):
         assert expected in text
+
+
+def test_the_data_cannot_end_their_element_and_hold_no_nan():
+    runs = {"</script><b>": [make(values=(0.69, math.nan, 0.6))], "x\u202ey\x07": [make(values=(0.69, math.inf, 0.5))]}
+    page = render(comparison(None, **runs))
+    (data,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', page)
+    first = json.loads(data)["f1"]
+    assert first["lines"][0]["label"] == "</script><b>"
+    assert first["lines"][0]["parts"][0]["y"] == [0.69, 0.6]
+    told = page.replace(data, "")
+    assert "\u202e" not in told  # shown by its code: it would turn the line around
+    assert "\x07" not in told
+    assert r"x\u202ey\u0007" in told
+
+
+def test_charts_hold_what_the_runs_measured():
+    runs = [make(seed=s, values=(0.69, 0.66 + s / 100, 0.64)) for s in range(2)]
+    result = comparison(a=runs, central=[make(bytes_=0)])
+    rounds, moved, heat = by_metric(result)["train.ce"]
+    (part,) = rounds.plain()["lines"][0]["parts"]
+    assert part == {"x": [0, 10, 20], "y": [0.69, 0.665, 0.64], "low": [0.69, 0.66, 0.64], "high": [0.69, 0.67, 0.64],
+                    "range": [0.64, 0.69]}  # fmt: skip
+    assert [mark["y"] for mark in rounds.plain()["marks"]] == [0.65]
+    assert [line["label"] for line in moved.plain()["lines"]] == ["a"]
+    assert moved.plain()["marks"][1]["colour"] == 1  # the baseline's own line
+    assert [tick["name"] for tick in heat.plain()["ticks"]] == ["unseen", "coldest", "hottest"]
+    assert [len(part["x"]) for part in heat.plain()["lines"][0]["parts"]] == [2, 1]  # unseen features stand alone
+
+
+def test_latex_table():
+    result = comparison(**{"50% & more_\\x": [make(seed=s) for s in range(2)], "b": [make(values=(0.69, 0.6, 0.5))]})
+    lines = latex_table(result).splitlines()
+    assert lines[-1] == r"\end{tabular}"
+    width = len(columns(result))
+    assert rf"\begin{{tabular}}{{l{'r' * width}}}" in lines
+    rows = [line for line in lines if line.endswith(r" \\")]
+    assert all(len(re.findall(r"(?<!\\)&", row)) == width for row in rows)
+    assert rows[1].startswith(r"50\% \& more\_\textbackslash{}x & ")
+    assert r"0.6400 $\pm$ 0.0000" in rows[1]
+    assert r"\textbf{0.5000}" in rows[2]
 
 
 def test_page_tells_where_numbers_come_from(page):
@@ -350,7 +428,7 @@ def test_page_tells_where_numbers_come_from(page):
         "peak memory",
     ):
         assert expected in text
-    assert page.count('role="img"') == page.count("<svg") == 2 * (2 * 2 + 1)
+    assert page.count('role="img"') == page.count("<svg") == 2 * 2 + 1
     assert "prefers-color-scheme: dark" in page
 
 

@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     ("changed", "key"),
     [
         ({"seed": 1}, "seed"),
-        ({"rounds": 9}, "rounds"),
+        ({"rounds": 3}, "rounds"),
         ({"engine": "batched"}, "engine"),
         ({"lost": 0.1}, "lost"),
         ({"method": fs.methods.fedsubavg(lr=0.4, clients_per_round=5)}, "method.local.lr"),
@@ -427,7 +427,7 @@ def test_targets(tmp_path: Path) -> None:
     assert values[4] < goal < min(values[:4])
     assert whole.first_round(f"train.ce<={goal}") == rounds[4] == 8
     assert whole.first_round("train.ce<=0.0001") is None
-    assert whole.first_round("train.auc >= 0") == 0
+    assert whole.first_round("train.auc >= 0") == 2  # what holds before training was not reached by it
     stopped = fs.run(**options, target=f"train.ce<={goal}", stop_at_target=True, out=tmp_path / "r")
     assert stopped.history == whole.history[:9]
     kept = fs.run(**options, target=f"train.ce<={goal}")

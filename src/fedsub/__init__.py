@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from fedsub.method.servers.base import RowServer
     from fedsub.method.slots import Method
     from fedsub.objective import losses, models
+    from fedsub.objective.metric import Metric, metric
     from fedsub.objective.objective import Objective
     from fedsub.round.evaluate import Evaluate
-    from fedsub.running.callbacks import Callback, Progress, TensorBoard
+    from fedsub.round.ranking import Ranking
+    from fedsub.running.callbacks import Callback, Progress
     from fedsub.running.load import Trained, load
     from fedsub.running.result import Result, Target
     from fedsub.running.run import Interrupted, run
+    from fedsub.running.trackers import MLflow, TensorBoard, WandB
     from fedsub.study import costs, theory
     from fedsub.study import diagnostics as diagnostics
     from fedsub.study.comparing import Comparison, compare
@@ -56,8 +59,10 @@ __all__ = [
     "FedsubError",
     "Interrupted",
     "LambdaPath",
+    "MLflow",
     "Message",
     "Method",
+    "Metric",
     "NormalisedSteps",
     "Objective",
     "OverClients",
@@ -67,6 +72,7 @@ __all__ = [
     "Personal",
     "Progress",
     "Prox",
+    "Ranking",
     "Result",
     "RowServer",
     "Solver",
@@ -78,6 +84,7 @@ __all__ = [
     "Tree",
     "Tuning",
     "Uniform",
+    "WandB",
     "Work",
     "add_rows",
     "choose_lambda",
@@ -91,6 +98,7 @@ __all__ = [
     "load",
     "losses",
     "methods",
+    "metric",
     "mixture",
     "models",
     "movielens",
@@ -121,9 +129,12 @@ _HOMES = {
     "method.servers.base": ("RowServer",),
     "method.part": ("Message", "Part", "Start", "Total", "Work"),
     "method.slots": ("Method",),
+    "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),
-    "running.callbacks": ("Callback", "Progress", "TensorBoard"),
+    "round.ranking": ("Ranking",),
+    "running.callbacks": ("Callback", "Progress"),
+    "running.trackers": ("MLflow", "TensorBoard", "WandB"),
     "running.load": ("Trained", "load"),
     "running.result": ("Result", "Target"),
     "running.run": ("Interrupted", "run"),

@@ -15,10 +15,13 @@ A message says what was seen, what was expected and what to do next.
     ├── WireError            a message between server and client is damaged, foreign or not what was waited for
     ├── CheckpointError      nothing on disk to resume from, or it belongs to another run
     └── MissingExtra         an optional dependency is not installed
+
+What is no error, but worth knowing about data (rows left out, a constant label), is a `DataNotice`, a warning.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -32,7 +35,12 @@ class DataError(FedsubError, ValueError):
 
 
 class ColumnError(DataError):
-    """A column is missing, has the wrong type or holds a bad value."""
+    """A column is missing, has the wrong type or holds a bad value; ``problems`` are all that were found at once."""
+
+    def __init__(self, *problems: str, where: str = ""):
+        self.problems = problems
+        many = f"{len(problems)} problems:\n" + "\n".join(f"- {text}" for text in problems)
+        super().__init__((f"{where}: " if where else "") + (problems[0] if len(problems) == 1 else many))
 
 
 class DownloadError(DataError):
@@ -73,6 +81,15 @@ class CheckpointError(FedsubError, RuntimeError):
 
 class MissingExtra(FedsubError, ImportError):
     """An optional dependency is not installed."""
+
+
+class DataNotice(UserWarning):
+    """Something about the data that is worth knowing, and no error."""
+
+
+def notice(text: str) -> None:
+    """Tell it as a warning; the command line prints it as a line of its own."""
+    warnings.warn(text, DataNotice, stacklevel=3)
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:

@@ -306,7 +306,7 @@ def test_a_reader_that_leaves_does_not_end_the_training(folder):
 
 def test_a_method_that_diverges_is_left_out_and_named(folder):
     shown = ("compare", *RATINGS, *SHORT, "--methods", "fedavg,fedsubavg", "--set", "methods.fedavg.lr=1e38")
-    result = fedsub_(*shown, "--set", "train.local_steps=20", "--out", "o", "--json")
+    result = fedsub_(*shown, "--set", "train.local_steps=20", "--out", "o", "--json", code=3)
     found = json.loads(result.stdout)
     assert [row["method"] for row in found["methods"]] == ["FedSubAvg"]
     assert found["notes"][0].startswith("FedAvg, seed 0, stopped: ")
@@ -316,3 +316,14 @@ def test_a_method_that_diverges_is_left_out_and_named(folder):
 def test_traceback_on_request(folder):
     result = CliRunner().invoke(app, ["--traceback", "compare", "nothing.csv"])
     assert isinstance(result.exception, fedsub.errors.ConfigError)
+
+
+def test_a_run_that_diverged_says_so_quietly_too_and_in_its_exit_code(folder):
+    wild = ("run", *RATINGS, *SHORT, "-m", "fedavg", "--lr", "1e30", "--out", "o", "-q")
+    said = fedsub_(*wild, code=3).stdout
+    assert "FedAvg (diverged)" in said
+    assert "0.6931" not in said.partition("FedAvg (diverged)")[2].splitlines()[0]
+    assert "FedAvg, seed 0, diverged: train.ce ended at " in said
+    again = fedsub_("resume", "o", "--json", code=3)  # finished: drawn again
+    assert json.loads(again.stdout)["notes"][0].startswith("FedAvg, seed 0, diverged: ")
+    assert json.loads((folder / "o" / "fedavg-seed0" / "result.json").read_text())["diverged"]

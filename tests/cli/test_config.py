@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import composed
+from worlds import composed, there
 
 from fedsub.cli.options import Flags
 from fedsub.cli.what import experiment
-from fedsub.errors import ConfigError
+from fedsub.errors import ConfigError, DataNotice
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import Config, merge, parse, parse_set
 from fedsub.study.experiment.experiment import Experiment
@@ -258,3 +258,56 @@ def test_a_changed_file_is_read_again(folder):
     path.write_text(path.read_text().replace("lr: float = 0.3", "lr: float = 0.9"))
     changed: Any = made.methods(10)["Mine"]
     assert (first.local.lr, changed.local.lr) == (0.3, 0.9)
+
+
+# Parts of the data ----------------------------------------------------------------------------------
+
+
+def parts_of(folder: Path, **split) -> Experiment:
+    data = {"path": "ratings.csv", "client": "user", "label": "liked", "tables": ["item"]}
+    return Experiment(parse({"data": data, "split": split}), folder)
+
+
+def test_validation_is_cut_from_the_training_part_as_for_tuning(folder):
+    made = parts_of(folder, validation=0.25)
+    found = made.splits()
+    assert list(found) == ["train", "validation", "test"]
+    train, validation, both, test = made.split_with_validation(made.clients(), 0.25)
+    assert [p.fingerprint for p in found.values()] == [p.fingerprint for p in (train, validation, there(test))]
+    assert found["train"].samples + found["validation"].samples == both.samples
+    assert made.parts()[0].fingerprint == train.fingerprint
+    assert list(parts_of(folder).splits()) == ["train", "test"]
+
+
+def test_a_split_for_every_seed(folder):
+    made = parts_of(folder, per_seed=True, validation=0.2, seed=5)
+    cut, whole = made.cuts(), made.clients()
+    for seed in (0, 3):
+        train, test = whole.split(0.8, seed=5 + seed)
+        found = cut(seed)
+        assert found["test"].fingerprint == test.fingerprint
+        assert found["train"].fingerprint == train.split(0.8, seed=6 + seed)[0].fingerprint
+    once = parts_of(folder, seed=5).cuts()
+    assert once(0) is once(3)
+    with pytest.raises(ConfigError, match="per_seed cuts at random"):
+        parts_of(folder, per_seed=True, by="time", column="time")
+    with pytest.raises(ConfigError, match="leave it out here"):
+        made.split_with_validation(whole, 0.1)
+
+
+def test_a_file_as_it_comes(folder):
+    lines = [line.replace(",", ";") for line in (folder / "ratings.csv").read_text().splitlines()]
+    (folder / "raw.csv").write_bytes(("\ufeff" + "\n".join([*lines, "u0;;g0;3;1"]) + "\n").encode())
+    flags = Flags(client="user", label="liked==1", table=["item"], nulls="drop")
+    with pytest.warns(DataNotice, match="Dropped 1 of"):
+        made = experiment("raw.csv", flags).clients()
+    assert made.label == "liked==1"
+    assert made.samples == len(lines) - 1
+    (folder / "raw.toml").write_text(
+        '[data]\npath = "raw.csv"\nclient = "user"\nlabel = "liked==1"\ntables = ["item"]\nnulls = "drop"\n'
+        'separator = ";"\nencoding = "utf-8"\n'
+    )
+    with pytest.warns(DataNotice):
+        assert experiment("raw.toml", Flags()).clients().fingerprint == made.fingerprint
+    with pytest.raises(ConfigError, match=r"data\.nulls is the text 'keep'"):
+        experiment("raw.csv", replace(flags, nulls="keep"))

@@ -67,3 +67,18 @@ def test_an_objective_that_changed_is_said(folder):
     path.unlink()
     with pytest.raises(fs.FedsubError, match="cannot be made again"):
         fs.load(folder / "one" / "fedavg-seed0").module()
+
+
+def test_an_objective_that_takes_no_seed_starts_every_seed_anew(folder):
+    raw = ("compare", "study.toml", "--set", "model.objective=my_model:fresh", "-m", "fedavg", "--seeds", "2")
+    (folder / "my_model.py").write_text(
+        (folder / "my_model.py").read_text() + "\ndef fresh(clients):\n    return make_objective(clients, 0)\n"
+    )
+    found = json.loads(command(*raw, "--split-per-seed", "--validation", "0.2", "--out", "o", "--json").stdout)
+    assert not any("same initial values" in note for note in found["notes"])
+    firsts = [(folder / "o" / f"fedavg-seed{s}" / "metrics.jsonl").read_text().splitlines()[0] for s in (0, 1)]
+    assert json.loads(firsts[0])["validation.ce"] != json.loads(firsts[1])["validation.ce"]
+    models = [fs.load(folder / "o" / f"fedavg-seed{s}") for s in (0, 1)]
+    assert not torch.equal(models[0].module().out.weight, models[1].module().out.weight)  # type: ignore[union-attr]
+    data = [trained.config["data"] for trained in models]
+    assert data[0] != data[1]

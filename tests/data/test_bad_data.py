@@ -82,9 +82,12 @@ BAD_VALUES = {
     "NaN label": (labelled([0, 1, NAN]), PLACE.format("y") + "nan is not a finite number"),
     "rating as a label": (
         labelled([0, 1, 4]),
-        PLACE.format("y") + r"4 is not a binary label.*pl.col\('y'\) >= threshold.*binary_label=False",
+        PLACE.format("y") + r"4 is not a binary label.*label='y>=4'.*binary_label=False",
     ),
-    "text label": (labelled(["no", "yes", "no"]), "'y' holds String, expected numbers"),
+    "three names as a label": (
+        labelled(["no", "yes", "why"]),
+        "'y' holds 3 names .*expected two; choose one, .*'y==no'",
+    ),
     "label with a width": (labelled(np.zeros((3, 2))), "Label 'y' holds lists"),
     "infinite value": (valued([0.0, 1.0, INF]), PLACE.format("v") + "inf is not a finite number"),
     "value past float32": (valued([0.0, 1.0, 1e39]), PLACE.format("v") + r"1e\+39 is not a finite number"),
@@ -195,14 +198,14 @@ def test_the_first_bad_row_is_counted_in_the_table_as_given():
     ("name", "content", "words"),
     [
         ("absent.parquet", None, "There is no file .*absent.parquet"),
-        ("t.xlsx", b"x", "ends in '.xlsx', expected .parquet"),
+        ("t.xlsx", b"x", "ends in '.xlsx', expected .csv"),
         ("t.parquet", b"hello", "cannot be read as parquet.*damaged"),
         ("t.parquet", b"PAR1" + bytes(100) + b"PAR1", "cannot be read as parquet"),
         ("t.csv", b"", "cannot be read as csv.*empty"),
         ("t.csv", b"u,i\n1,2\n3,4,5\n", "cannot be read as csv"),
         ("t.csv", b"u,i\n", "no rows"),
-        ("t.csv", b"u;i\n1;2\n", "no column 'u'.*u;i"),
-        ("t.csv", b"u,i\n1,\n", "row 0, client 1: None is not an id"),
+        ("t.csv", b"u:i\n1:2\n", "no column 'u'.*u:i"),
+        ("t.csv", b"u,i\n1,\n", "line 2, client 1: None is not an id"),
     ],
 )
 def test_bad_files(tmp_path, name, content, words):

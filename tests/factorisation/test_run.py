@@ -79,7 +79,8 @@ def test_resume_is_bit_for_bit(way: str, tmp_path: Path) -> None:
 def test_a_run_is_the_numerics_and_every_client_is_predicted_by_its_own_vector() -> None:
     method = make("submodel")
     objective = goal()
-    result = fs.run(method, objective, TRAIN, test=TEST, rounds=6, seed=3, evaluate=fs.Evaluate(every=3, samples=None))
+    plan = fs.Evaluate(every=3, samples=None, ranking=fs.Ranking("item", liked=4))
+    result = fs.run(method, objective, TRAIN, test=TEST, rounds=6, seed=3, evaluate=plan)
     samples = np.arange(TRAIN.samples)
     rows = TRAIN.gather(samples, ("item", "rating"), local=False)
     user = TRAIN.clients_of(samples)
@@ -107,8 +108,7 @@ def test_a_run_is_the_numerics_and_every_client_is_predicted_by_its_own_vector()
     for name, found in plain.history[-1].items():
         if name != "round":
             assert result.history[-1][f"train.{name}"] == pytest.approx(found, rel=0.02)
-    ranking = result.final["test"]["ranking"]
-    assert 0 < ranking["ndcg"] <= 1
+    assert 0 < result.final["test"]["ndcg@10"] <= 1
     assert "ranking" not in result.final["train"]
     assert result.final["test"]["shared"]["rmse"] > result.final["test"]["rmse"]
 

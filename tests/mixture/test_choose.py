@@ -116,10 +116,21 @@ def test_an_interrupted_path_goes_on_with_the_same_numbers(tmp_path: Path):
     assert (tmp_path / "broken/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
-def test_a_path_may_grow_and_lost_models_are_made_again(tmp_path: Path):
+def test_a_damaged_checkpoint_costs_the_points_after_the_one_before(tmp_path: Path):
+    whole = choose(out=tmp_path / "o")
+    newest = max((tmp_path / "o/checkpoints").glob("*.safetensors"))
+    for damaged in ([newest], list((tmp_path / "o/checkpoints").iterdir())):
+        for file in damaged:
+            file.write_bytes(b"gone")
+        seen = Stop(100)
+        again = choose(out=tmp_path / "o", resume=True, watch=seen)
+        assert again.points == whole.points
+        assert 100 - seen.left == (1 if len(damaged) == 1 else len(whole.points))
+    assert "from its beginning" in (tmp_path / "o/events.jsonl").read_text()
+
+
+def test_a_path_may_grow_and_models_that_are_not_kept_are_made_again(tmp_path: Path):
     first = choose(out=tmp_path / "o", lams=[0.3])
-    for file in (tmp_path / "o/checkpoints").iterdir():
-        file.write_bytes(b"gone")
     wider = choose(out=tmp_path / "o", lams=LAMS, resume=True, metric="accuracy", test=HELD_OUT)
     assert [p["lam"] for p in wider.points] == [0.0, *LAMS, math.inf]
     assert wider.points[2] == first.points[1]

@@ -69,7 +69,7 @@ def test_the_page_tells_how_clients_fare(tmp_path: Path) -> None:
     section = section[: section.index("</section>")]
     for words in ("AUC, worst tenth of clients", "0.3775", "80%", "clients better off", "0.6000"):
         assert words in section, words
-    assert section.count("<svg") == 4  # two plots, each for wide and narrow pages
+    assert section.count("<svg") == 2
     assert 'id="clients"' not in render(comparison(personal=False))
     write_report(comparison(), tmp_path)
     assert all((tmp_path / name).stat().st_size > 10_000 for name in ("clients.png", "gains.png"))

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedsub.cli import commands, data, mixture
-from fedsub.cli.show import error
+from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 
 
@@ -21,7 +21,8 @@ class Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with data_notices():
+                return super().invoke(ctx)
         except FedsubError as problem:
             if ctx.params.get("traceback") or os.environ.get("FEDSUB_TRACEBACK", "") not in ("", "0"):
                 raise

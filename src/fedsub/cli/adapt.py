@@ -43,7 +43,7 @@ def adapt(directory: Path, data: str, steps: int, lr: float, batch_size: int | N
 
     with view.busy("Loading"):
         run = _choose(experiment, out, directory)
-        trained_on, _ = experiment.parts()
+        trained_on, _ = experiment.parts(run.seed)
         method: Any = experiment.methods(len(trained_on))[run.label]
         objective = experiment.objective(trained_on)(run.seed)
         shared = load(run.path).params

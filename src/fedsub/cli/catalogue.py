@@ -39,6 +39,7 @@ MEANING = {
     "beta1": "memory of the mean update (adam, yogi 0.9; adagrad 0)",
     "beta2": "memory of its squares (adam, yogi)",
     "tau": "adaptive servers: the larger, the less adaptive",
+    "iterates": "evaluated and kept: last; tail:0.25, the mean of the last quarter of rounds; ema:0.99",
     "sparse_server": "leave rows that nobody sent as they are",
     "codec": "of the upload: sign, ef-sign, topk:0.01, randomk:0.01, int8",
     "sampler": "uniform, by-size, poisson, pow-d:20, cpow-d:20, rpow-d:20, ucb:0.7",

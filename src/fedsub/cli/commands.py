@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsub.cli.options import OUTPUT, DataFlags, Flags, TuneFlags, seed_list, takes
+from fedsub.cli.options import NOT_TUNED, OUTPUT, DataFlags, Flags, TuneFlags, seed_list, takes
 from fedsub.errors import ConfigError
 
 What = Annotated[
@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
         "fedsub run movielens-like --method fedsubavg --scale 0.1 --rounds 50",
         "fedsub run ratings.csv --client user --label liked --table item -m fedsubavg",
         "fedsub run study.toml -m 'FedSubAvg capped' --set train.lr=0.3",
+        "fedsub run newer.csv --client user --label liked --table item -m fedsubavg --start runs/first --grow",
     ))(run)  # fmt: skip
     app.command(epilog=examples(
         "fedsub compare movielens-like --methods fedavg,fedsubavg --seeds 3",
@@ -57,6 +58,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=examples(
         "fedsub resume runs/movielens-like-20260131-120000",
         "fedsub resume runs/demo --devices datacentre",
+        "fedsub resume runs/demo --rounds 400 --seeds 5",
     ))(resume)  # fmt: skip
     app.command(epilog=examples(
         "fedsub adapt runs/demo/fedper-seed0 newcomers.csv",
@@ -102,7 +104,8 @@ def run(
         several = ", ".join(made.config.methods)
         known = f"one of {several}, or another of `fedsub methods`" if several else "such as -m fedsubavg"
         raise ConfigError(f"Name the method to run with --method, {known}; fedsub compare trains several.")
-    train(made, View(quiet=flags.quiet, as_json=flags.json), command="run", resume=flags.resume)
+    view = View(quiet=flags.quiet, as_json=flags.json)
+    train(made, view, command="run", resume=flags.resume, force_code=flags.force_code)
 
 
 @takes(Flags)
@@ -123,10 +126,11 @@ def compare(
 
     chosen = _listed(methods) + (method or [])
     made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
-    train(made, View(quiet=flags.quiet, as_json=flags.json), command="compare", resume=flags.resume)
+    view = View(quiet=flags.quiet, as_json=flags.json)
+    train(made, view, command="compare", resume=flags.resume, force_code=flags.force_code)
 
 
-@takes(TuneFlags, without=("stop_at_target", "tensorboard", "checkpoint_every"))
+@takes(TuneFlags, without=NOT_TUNED)
 def tune(
     what: What,
     methods: Methods = None,
@@ -156,7 +160,10 @@ def tune(
     ] = None,
     validation: Annotated[
         float | None,
-        typer.Option(help="Share of the training samples to choose by, default 0.1; training does not see them."),
+        typer.Option(
+            help="Share of the training samples to choose by; training does not see them. Default: the file's "
+            "[split] or [tune] validation, else 0.1."
+        ),
     ] = None,
     retrain_on_all: Annotated[
         bool, typer.Option("--retrain-on-all", help="Train the winners on training and validation samples together.")
@@ -201,10 +208,20 @@ def resume(
     devices: Annotated[
         str | None, typer.Option(help="Draw the estimated time for phones, datacentre or none, not as it was started.")
     ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Train further, to so many rounds in all.", metavar="N")
+    ] = None,
+    seeds: Annotated[
+        Any,
+        typer.Option(help="Train more seeds: how many in all (5), or which (0,1,2,7).", parser=seed_list, metavar="N"),
+    ] = None,
+    force_code: Annotated[
+        bool, typer.Option("--force-code", help="Go on although the code of forward or loss has changed.")
+    ] = False,
 ) -> None:
     """Go on with an interrupted run or comparison, as it was started; the result is the same.
 
-    A finished one is drawn again.
+    A finished one is drawn again, or trained further by --rounds and --seeds.
     """
     from fedsub.cli import folder
     from fedsub.cli.show import View
@@ -213,6 +230,9 @@ def resume(
     out, command, made, warnings = folder.load(directory)
     if devices is not None:
         made = made.with_devices(devices)
+    if rounds is not None or seeds is not None:
+        made = made.with_more(rounds, seeds)
+        folder.check(out, made, resume=True)
     view = View(quiet=quiet, as_json=json)
     with view.busy("Loading"):
         done = finished(made, out)
@@ -222,7 +242,7 @@ def resume(
         return
     for warning in warnings:
         view.stopped(f"Warning: {warning}")
-    train(made, view, command=command, out=out, resume=True)
+    train(made, view, command=command, out=out, resume=True, force_code=force_code)
 
 
 def adapt(

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedsub.disk.files import TEMPORARY, digest, dump, write_atomic, writing
 from fedsub.disk.functions import find
 from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
@@ -17,7 +20,7 @@ from fedsub.study.experiment.config import parse, show
 from fedsub.study.experiment.experiment import Experiment
 
 FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
-# May change between the start and a resume: they change no result. So may methods be added.
+# May change between the start and a resume: they change no result. So may methods, seeds and rounds be added.
 FREE = ("run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "data.path")
 
 
@@ -31,8 +34,8 @@ def check(out: Path, experiment: Experiment, *, resume: bool) -> None:
     """Refuse a directory that is somebody else's, or ours without being told to go on."""
     if out.is_file():
         raise ConfigError(f"{out} is a file, not a directory; choose another --out.")
-    if not out.exists() or not any(out.iterdir()):
-        return
+    if not out.exists() or all(p.name == FILE or p.name.endswith(TEMPORARY) for p in out.iterdir()):
+        return  # also one that was claimed by a start in which nothing came to be trained
     if not (out / FILE).exists():
         raise ConfigError(f"{out} is not empty and holds no fedsub comparison; choose another --out.")
     if not resume:
@@ -48,10 +51,29 @@ def check(out: Path, experiment: Experiment, *, resume: bool) -> None:
         )
 
 
-def write(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> None:
-    """``methods`` are the complete settings by label, for readers; a resume makes them anew from ``config``."""
-    from fedsub.disk.files import digest, dump, write_atomic, writing
+@contextmanager
+def claimed(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Take the directory for what is trained inside; if nothing comes to be trained, leave it as it was."""
+    path = out / FILE
+    before, runs, new = path.read_bytes() if path.exists() else None, _started(out), not out.exists()
+    _write(out, command, experiment, methods)
+    try:
+        yield
+    except BaseException:
+        if _started(out) == runs:
+            path.unlink() if before is None else write_atomic(path, before)
+            if new and not any(out.iterdir()):
+                out.rmdir()
+        raise
 
+
+def _started(out: Path) -> dict[Path, bytes]:
+    """What the runs in a directory were asked to do."""
+    return {path: path.read_bytes() for path in out.glob("*/config.json")}
+
+
+def _write(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> None:
+    """``methods`` are the complete settings by label, for readers; a resume makes them anew from ``config``."""
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "command": command}
@@ -110,8 +132,6 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _warnings(content: dict[str, Any]) -> list[str]:
-    from fedsub.disk.files import digest
-
     out = []
     objective = [("objective", content["objective"])] if "objective" in content else []
     for what, known in [*objective, *(("method", own) for own in content.get("own_methods", []))]:
@@ -154,4 +174,7 @@ def _read(out: Path) -> dict[str, Any]:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     added = tuple(f"methods.{label}" for label in now["methods"] if label not in before.get("methods", {}))
-    return differences(before, now, lambda key: key in FREE or key.startswith(added))
+    old, new = parse(before, f"The {FILE} in the directory").train, parse(now).train
+    more = ["train.seeds"] if set(old.seed_list) <= set(new.seed_list) else []
+    more += ["train.rounds"] if old.rounds <= new.rounds else []
+    return differences(before, now, lambda key: key in FREE or key in more or key.startswith(added))

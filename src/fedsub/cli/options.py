@@ -13,6 +13,13 @@ DATA, TRAIN, SPEED, OUTPUT = "Data and model", "Training", "Speed and device", "
 PANELS = (DATA, TRAIN, SPEED, OUTPUT)
 
 
+# Flags of a training that a search has no use for.
+NOT_TUNED = (
+    "stop_at_target", "tensorboard", "checkpoint_every", "validation", "split_per_seed", "force_code", "start",
+    "start_state", "grow",
+)  # fmt: skip
+
+
 def _count(text: str) -> int | str:
     if text == "all":
         return text
@@ -41,11 +48,24 @@ class DataFlags:
     """Each field is annotated with its type, its option and, if it is one, the setting it stands for."""
 
     client: Annotated[str | None, _option(DATA, "Column with the owner of each row."), "data.client"] = None
-    label: Annotated[str | None, _option(DATA, "Column to predict (0 or 1)."), "data.label"] = None
+    label: Annotated[
+        str | None, _option(DATA, "What to predict: a column (0 or 1, or two names), or 'rating>=4'."), "data.label"
+    ] = None
     table: Annotated[
         Strings,
         _option(DATA, "Id column, or NAME=COL,COL for columns that share one table. Repeatable."),
         "data.tables",
+    ] = None
+    nulls: Annotated[
+        str | None,
+        _option(DATA, "Missing entries: refuse (default), drop their rows, or give ids a row of their own."),
+        "data.nulls",
+    ] = None
+    separator: Annotated[
+        str | None, _option(DATA, "Between the columns of text: ';', 'tab', … Guessed where clear."), "data.separator"
+    ] = None
+    encoding: Annotated[
+        str | None, _option(DATA, "Of text: utf-8, cp1252, utf-16, … Guessed where clear."), "data.encoding"
     ] = None
     data: Annotated[str | None, _option(DATA, "Folder with a task's data.", metavar="DIR"), "data.path"] = None
     scale: Annotated[float | None, _option(DATA, "Size of generated data; 1 is full size."), "data.scale"] = None
@@ -68,6 +88,14 @@ class Flags(DataFlags):
     value: Annotated[Strings, _option(DATA, "Plain column used as a feature. Repeatable."), "data.values"] = None
     split: Annotated[str | None, _option(DATA, "Train/test: random, time, last or none."), "split.by"] = None
     time_column: Annotated[str | None, _option(DATA, "Column to split by, for time and last."), "split.column"] = None
+    validation: Annotated[
+        float | None,
+        _option(DATA, "Share of the training samples to choose a round by (0.1); training does not see them."),
+        "split.validation",
+    ] = None
+    split_per_seed: Annotated[
+        bool | None, _option(DATA, "Cut train and test anew for every seed.", "--split-per-seed"), "split.per_seed"
+    ] = None
     model: Annotated[
         str | None,
         _option(
@@ -97,6 +125,17 @@ class Flags(DataFlags):
     stop_at_target: Annotated[
         bool | None, _option(TRAIN, "Stop a run when it is reached.", "--stop-at-target"), "run.stop_at_target"
     ] = None
+    start: Annotated[
+        str | None,
+        _option(TRAIN, "Begin with the model of another run: its directory, or its comparison's.", metavar="DIR"),
+        "run.start",
+    ] = None
+    start_state: Annotated[
+        bool | None, _option(TRAIN, "With what that run's server remembers, too.", "--start-state"), "run.start_state"
+    ] = None
+    grow: Annotated[
+        bool | None, _option(TRAIN, "Give ids that --start does not know rows of their own.", "--grow"), "run.grow"
+    ] = None
     lost: Annotated[float | None, _option(TRAIN, "Chance that a client never delivers."), "run.lost"] = None
     every: Annotated[int | None, _option(TRAIN, "Evaluate every so many rounds. Default 10."), "evaluate.every"] = None
 
@@ -110,6 +149,9 @@ class Flags(DataFlags):
         str | None, _option(OUTPUT, "Output directory. Default runs/NAME-DATE-TIME.", metavar="DIR"), "run.out"
     ] = None
     resume: Annotated[bool, _option(OUTPUT, "Go on with what is in --out, if there is anything.", "--resume")] = False
+    force_code: Annotated[
+        bool, _option(OUTPUT, "With --resume: although the code of forward or loss has changed.", "--force-code")
+    ] = False
     checkpoint_every: Annotated[
         int | None, _option(OUTPUT, "Rounds between checkpoints. Default 10."), "run.checkpoint_every"
     ] = None

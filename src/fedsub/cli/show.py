@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
+
+from fedsub.errors import DataNotice
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
@@ -80,6 +84,25 @@ def console(*, stderr: bool = False) -> Console:
 
 def error(text: str) -> None:
     console(stderr=True).print(Text("Error: ", "bold red") + Text(text, "red"), soft_wrap=True)
+
+
+@contextmanager
+def data_notices() -> Iterator[None]:
+    """What is said about data comes as a line of its own on stderr, once; other warnings as they are."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataNotice)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, DataNotice):
+                usual(message, category, *where, **more)
+            elif str(message) not in said:
+                said.add(str(message))
+                console(stderr=True).print(Text(f"Note: {message}", "yellow"), soft_wrap=True)
+
+        warnings.showwarning = show
+        yield
 
 
 def number(value: float | None) -> str:

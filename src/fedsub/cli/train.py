@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
 
 
-def train(experiment: Experiment, view: View, *, command: str, out: Path | None = None, resume: bool = False) -> None:
+def train(
+    experiment: Experiment,
+    view: View,
+    *,
+    command: str,
+    out: Path | None = None,
+    resume: bool = False,
+    force_code: bool = False,
+) -> None:
     """Everything that can be wrong is found before the directory is made."""
     config = experiment.config
     if out is None:
@@ -36,7 +44,9 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
         target = _target(config.run.target)
         experiment.methods(1)  # mistakes in settings come before minutes of reading
         check_device(config.run.device)
-        clients, test = experiment.parts()
+        cut, own_split = experiment.cuts(), config.split.per_seed
+        first = cut(config.train.seed_list[0])
+        clients = first["train"]
         methods = experiment.methods(len(clients))
         for label, method in methods.items():
             try:
@@ -44,17 +54,19 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
             except MethodError as error:  # too large a cohort
                 raise MethodError(f"{label}: {error}") from error
         objective = experiment.objective(clients)
+        if own_split:
+            objective = lambda seed: experiment.objective(cut(seed)["train"])(seed)  # noqa: E731
         # Tried now, mistakes show before anything is written; other built-in models have one loss and small labels.
         tried = config.model.objective is not None or config.model.kind in ("linear", "factorisation")
         loss = objective(config.train.seed_list[0]).loss if tried else None
         if target is not None:
-            splits = ["train", *(["test"] if test is not None else []), *config.evaluate.slices]
-            _check_metric(target, loss, splits)
+            _check_metric(target, loss, [*first, *config.evaluate.slices])
     if not methods:
         raise ConfigError("No method is named; give --methods fedavg,fedsubavg or a [methods] table.")
-    folder.write(out, command, experiment, experiment.settings(len(clients)))
+    claim = folder.claimed(out, command, experiment, experiment.settings(len(clients)))
     seeds, rounds = config.train.seed_list, config.train.rounds
-    view.note(f"{experiment.name}: {_counts(clients)}" + (f"; test: {test.samples:,} samples" if test else ""))
+    held_out = "".join(f"; {name}: {part.samples:,} samples" for name, part in first.items() if name != "train")
+    view.note(f"{experiment.name}: {_counts(clients)}{held_out}" + (" (seed by seed anew)" if own_split else ""))
     view.note(f"Writing to {out}")
 
     from fedsub.cli.progress import follow
@@ -62,19 +74,23 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
     watch = follow(view, list(methods), seeds, rounds, target.metric if target else None)
     callbacks: list[Any] = [watch]
     if config.run.tensorboard:
-        from fedsub.running.callbacks import TensorBoard
+        from fedsub.running.trackers import TensorBoard
 
         callbacks.append(TensorBoard(str(out / "tensorboard")))
-    with stopping(out, view, watch), watch:
+    parts: dict[str, Any] = {} if own_split else {"splits": first}
+    with stopping(out, view, watch), claim, watch:
         comparison = compare(
             methods,
             objective,
-            clients,
-            test=test,
+            cut if own_split else clients,
+            **parts,
             rounds=rounds,
             seeds=seeds,
             out=out,
             resume=resume,
+            force_code=force_code,
+            start=experiment.start(),
+            start_state=config.run.start_state,
             target=target,
             devices=config.run.devices,
             callbacks=callbacks,
@@ -95,27 +111,34 @@ def train(experiment: Experiment, view: View, *, command: str, out: Path | None 
 
 def finished(experiment: Experiment, out: Path) -> Comparison | None:
     """The comparison of a directory in which every run is finished; needs no data."""
+    from fedsub.running.going_on import changes_of_code
+    from fedsub.running.going_on import finished as is_finished
     from fedsub.running.run import finished_result
     from fedsub.study.comparing import Comparison, slug
 
     results: dict[str, list[Any]] = {}
+    notes: list[str] = []
     for label in experiment.settings(1):
         paths = [out / f"{slug(label)}-seed{seed}" for seed in experiment.config.train.seed_list]
-        if not all((path / "result.json").exists() for path in paths):
+        if not all(is_finished(path, experiment.config.train.rounds) for path in paths):
             return None
         results[label] = [finished_result(path) for path in paths]
         for result in results[label]:
             result.method = label
+            notes += [f"{label}, seed {result.seed}: {said}" for said in changes_of_code(result.path)]
     if not results:
         return None
     target = _target(experiment.config.run.target)
-    made = Comparison(results, target, path=out, devices=experiment.config.run.devices)
+    made = Comparison(results, target, path=out, notes=notes, devices=experiment.config.run.devices)
     made.metric = target.metric if target else next(iter(made.metrics()), made.metric)
     return made
 
 
+DIVERGED = 3  # the exit code of a command that did its work, of which some run diverged or could not go on
+
+
 def report(comparison: Comparison, out: Path, view: View, command: str) -> None:
-    """The table, the page, and when each method first reached the target."""
+    """The table, the page, and when each method first reached the target; exit code 3 if a run diverged."""
     with view.busy("Drawing"):
         page = comparison.save(out)
     view.table(comparison)
@@ -142,12 +165,15 @@ def report(comparison: Comparison, out: Path, view: View, command: str) -> None:
                     "first": r.first_round(comparison.target) if comparison.target else None,
                     "engine": r.engine,
                     "seconds": r.seconds,
+                    "diverged": r.diverged,
                     "final": r.final,
                 }
                 for r in runs
             ],
         }
     )
+    if comparison.diverged or comparison.failed:
+        raise typer.Exit(DIVERGED)
 
 
 def _first_rounds(comparison: Comparison) -> list[str]:

@@ -81,11 +81,13 @@ def tune(
     resume: bool,
 ) -> None:
     config = experiment.config
+    if config.run.start is not None:
+        raise ConfigError("run.start is for fedsub run and compare: trials of a search all begin anew; leave it out.")
     out = expand(config.run.out) if config.run.out else folder.default_out(f"{experiment.name}-tune")
     file = config.tune
     grid = grid or file.grid or ["lr=0.01..10/7"]
     search, trials = search or file.search, trials or file.trials
-    validation = file.validation if validation is None else validation
+    validation = validation or config.split.validation or file.validation
     if not 0 < validation < 1:
         raise ConfigError(f"--validation is {validation:g}, expected a share of the training samples, such as 0.1.")
     if config.run.stop_at_target:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsub.cli.options import DataFlags, given
+from fedsub.data.reading import TABLES, kind_of
 from fedsub.errors import ConfigError, nearest
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import merge, parse, parse_set, read_toml
-from fedsub.study.experiment.experiment import TABLES, Experiment, expand
+from fedsub.study.experiment.experiment import Experiment, expand
 from fedsub.study.experiment.fitting import fit_model
 from fedsub.study.experiment.selecting import select
 
@@ -65,9 +66,9 @@ def _source(what: str) -> tuple[dict[str, Any], Path, str]:
             raise ConfigError(f"There is no file {what}; check the path.")
         raw = {"task": tasks.LIBSVM, "data": {"path": str(path)}}
         return merge(tasks.get(tasks.LIBSVM).config, raw), here, "The settings"
-    if path.is_dir() or (path.suffix.lower() in TABLES and path.exists()):
+    if path.is_dir() or (kind_of(path) and path.exists()):
         return {"data": {"path": str(path)}}, here, "The settings"
-    if path.suffix.lower() in TABLES:
+    if kind_of(path):
         raise ConfigError(f"There is no file {what}; check the path.")
     if path.exists():
         raise ConfigError(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from fedsub.data.cells import short
 from fedsub.data.clients import Array, Clients, Column, Space
 from fedsub.data.renumber import assemble
 from fedsub.data.split import global_rows, take
@@ -35,6 +38,67 @@ def align(clients: Clients, like: Clients) -> tuple[Clients, int]:
     spaces = list(like.spaces.values())
     made = assemble(left.client_ids, left.offsets, columns, spaces, label=left.label, source=left.source)
     return made, int((~known).sum())
+
+
+def numbered_by(clients: Clients, vocabulary: Any, *, grow: bool = False) -> Clients:
+    """``clients`` with ids numbered as in ``vocabulary``: known ids have the rows they had, new ones follow behind.
+
+    ``vocabulary`` is {space: original id of every row}, as `Space.vocabulary` has them (None where ids were rows
+    already), or what has such: other `Clients`, a run that was loaded (`fedsub.load`). Spaces that it does not name
+    stay as they are. New ids are appended in sorted order with ``grow``, else refused.
+    """
+    known = vocabularies(vocabulary)
+    places: dict[str, Array] = {}
+    spaces: list[Space] = []
+    for name, space in clients.spaces.items():
+        if name not in known:
+            places[name] = np.arange(space.size)
+            spaces.append(space)
+            continue
+        old = known[name]
+        place = _places(clients, replace(space, vocabulary=old, size=space.size if old is None else len(old)))
+        new = np.flatnonzero(place < 0)
+        if len(new):
+            assert space.vocabulary is not None
+            assert old is not None
+            if not grow:
+                some = ", ".join(repr(v) for v in space.vocabulary[new][:3].tolist())
+                raise DataError(
+                    f"{len(new):,} id(s) of {name!r} are not in the vocabulary, such as {some}; give them rows of "
+                    "their own with grow=True (--grow), or leave their samples out."
+                )
+            place[new] = len(old) + np.arange(len(new))
+            old = np.concatenate([old, space.vocabulary[new]])
+        places[name] = place
+        spaces.append(replace(space, vocabulary=old, size=space.size if old is None else max(len(old), 1)))
+    columns = [
+        c if c.space is None else replace(c, values=places[c.space][_rows(clients, c)])
+        for c in clients.columns.values()
+    ]
+    return assemble(clients.client_ids, clients.offsets, columns, spaces, label=clients.label, source=clients.source)
+
+
+def vocabularies(given: Any) -> dict[str, Array | None]:
+    """{space: the original id of every row} of whatever has vocabularies."""
+    if isinstance(given, Clients):
+        return {name: space.vocabulary for name, space in given.spaces.items()}
+    named = given if isinstance(given, Mapping) else getattr(given, "vocabulary", None)
+    if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
+        raise DataError(
+            f"vocabulary is a {type(given).__name__}, expected {{space: ids}}, Clients, or a run: "
+            "fedsub.load('runs/a')."
+        )
+    out: dict[str, Array | None] = {}
+    for name, ids in named.items():
+        found = None if ids is None else np.asarray(ids)
+        if found is not None and (found.ndim != 1 or found.dtype.kind not in "iuU"):
+            raise DataError(
+                f"vocabulary[{name!r}] must be a list of ids, whole numbers or text; got {short.repr(ids)}."
+            )
+        if found is not None and len(np.unique(found)) < len(found):
+            raise DataError(f"vocabulary[{name!r}] holds an id twice; every row needs an id of its own.")
+        out[name] = found.astype(np.int64) if found is not None and found.dtype.kind in "iu" else found
+    return out
 
 
 def _places(clients: Clients, space: Space) -> Array:

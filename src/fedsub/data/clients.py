@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 
-from fedsub.errors import ColumnError, nearest
+from fedsub.errors import ColumnError, DataError, nearest
 
 if TYPE_CHECKING:
-    from fedsub.data.ingest import Ids
+    from fedsub.data.plan import Ids
 
 Array = np.ndarray
 
@@ -63,7 +63,8 @@ class Column:
     """One column: ids of a space (``space`` set) or plain values.
 
     Fixed width: ``values`` is [samples] or [samples, width]. Ragged: ``values`` is flat and
-    ``starts`` [samples + 1] cuts it; it is handed out padded with 0 to ``width``.
+    ``starts`` [samples + 1] cuts it; it is handed out padded with 0 to ``width``. ``classes`` are the names that
+    the numbers of a label stand for. ``feature`` False: built-in models leave it out, such as the time of a split.
     """
 
     name: str
@@ -71,6 +72,8 @@ class Column:
     space: str | None = None
     starts: Array | None = None
     width: int = 1
+    classes: tuple[str, ...] = ()
+    feature: bool = True
 
     @property
     def ragged(self) -> bool:
@@ -175,22 +178,27 @@ class Clients:
         padding: Sequence[str] | None = (),
         max_len: int | None = None,
         sizes: Mapping[str, int] | None = None,
+        vocabulary: Any = None,
+        grow: bool = False,
+        nulls: str = "refuse",
         **unknown: Never,
     ) -> Clients:
         """From a polars, pandas or Arrow frame with one row per sample; ``client`` names the owner's column.
 
         ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
-        label         column to predict: 0/1, or any finite number with ``binary_label=False``
+        label         column to predict: 0/1, names, any finite number with ``binary_label=False``; or "rating>=4"
         values        plain columns, such as times and features
         padding       spaces in which row 0 means "nothing here"; always so for those with lists
         max_len       keep at most this many ids of each list, the last ones
         sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1
+        vocabulary    number ids as before: `numbered_by`; ``grow`` gives new ids rows behind the known ones
+        nulls         missing entries: "refuse", "drop" their rows, or give ids a row of their "own"
 
         More in `fedsub.data.ingest.from_frame`.
         """
         from fedsub.data.ingest import from_frame
 
-        return from_frame(
+        made = from_frame(
             frame,
             client,
             ids=ids,
@@ -200,8 +208,10 @@ class Clients:
             padding=padding,
             max_len=max_len,
             sizes=sizes,
+            nulls=nulls,
             **unknown,
         )
+        return _renumbered(made, vocabulary, grow)
 
     @classmethod
     def from_file(
@@ -216,22 +226,31 @@ class Clients:
         padding: Sequence[str] | None = (),
         max_len: int | None = None,
         sizes: Mapping[str, int] | None = None,
+        vocabulary: Any = None,
+        grow: bool = False,
+        nulls: str = "refuse",
+        separator: str | None = None,
+        encoding: str | None = None,
         **unknown: Never,
     ) -> Clients:
-        """From a Parquet, CSV or TSV file; ``client`` names the column with the owner of each sample.
+        """From a Parquet, CSV or TSV file (also .csv.gz); ``client`` names the column with the owner of each sample.
 
         ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
-        label         column to predict: 0/1, or any finite number with ``binary_label=False``
+        label         column to predict: 0/1, names, any finite number with ``binary_label=False``; or "rating>=4"
         values        plain columns, such as times and features
         padding       spaces in which row 0 means "nothing here"; always so for those with lists
         max_len       keep at most this many ids of each list, the last ones
         sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1
+        vocabulary    number ids as before: `numbered_by`; ``grow`` gives new ids rows behind the known ones
+        nulls         missing entries: "refuse", "drop" their rows, or give ids a row of their "own"
+        separator     of text: "," or ";" or "tab" …; guessed where it is clear, like
+        encoding      "utf-8", "cp1252", "utf-16" …
 
         More in `fedsub.data.ingest.from_frame`.
         """
         from fedsub.data.ingest import from_file
 
-        return from_file(
+        made = from_file(
             path,
             client,
             ids=ids,
@@ -241,8 +260,12 @@ class Clients:
             padding=padding,
             max_len=max_len,
             sizes=sizes,
+            nulls=nulls,
+            separator=separator,
+            encoding=encoding,
             **unknown,
         )
+        return _renumbered(made, vocabulary, grow)
 
     @classmethod
     def from_arrays(
@@ -258,6 +281,9 @@ class Clients:
         padding: Sequence[str] | None = (),
         max_len: int | None = None,
         sizes: Mapping[str, int] | None = None,
+        vocabulary: Any = None,
+        grow: bool = False,
+        nulls: str = "refuse",
         **unknown: Never,
     ) -> Clients:
         """From a dict of arrays: 1-D, 2-D or lists of lists.
@@ -265,17 +291,19 @@ class Clients:
         client        a key of ``arrays``, or an array with the owner of each sample; or instead of it
         offsets       clients + 1 integers: client i owns samples ``offsets[i]`` to ``offsets[i+1] - 1``
         ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
-        label         column to predict: 0/1, or any finite number with ``binary_label=False``
+        label         column to predict: 0/1, names, any finite number with ``binary_label=False``; or "rating>=4"
         values        plain columns, such as times and features
         padding       spaces in which row 0 means "nothing here"; always so for those with lists
         max_len       keep at most this many ids of each list, the last ones
         sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1
+        vocabulary    number ids as before: `numbered_by`; ``grow`` gives new ids rows behind the known ones
+        nulls         missing entries: "refuse", "drop" their rows, or give ids a row of their "own"
 
         More in `fedsub.data.ingest.from_frame`.
         """
         from fedsub.data.ingest import from_arrays
 
-        return from_arrays(
+        made = from_arrays(
             arrays,
             client,
             offsets=offsets,
@@ -286,8 +314,10 @@ class Clients:
             padding=padding,
             max_len=max_len,
             sizes=sizes,
+            nulls=nulls,
             **unknown,
         )
+        return _renumbered(made, vocabulary, grow)
 
     @classmethod
     def open(cls, path, *, verify: bool = False) -> Clients:
@@ -308,6 +338,12 @@ class Clients:
 
         return split(self, train, by=by, column=column, seed=seed)
 
+    def numbered_by(self, vocabulary: Any, *, grow: bool = False) -> Clients:
+        """The same data with ids numbered as before; see `fedsub.data.align.numbered_by`."""
+        from fedsub.data.align import numbered_by
+
+        return numbered_by(self, vocabulary, grow=grow)
+
     def drop(self, *names: str) -> Clients:
         """The same data without some plain value columns; its fingerprint is that of the content that is left."""
         from fedsub.data.store import fingerprint
@@ -325,6 +361,14 @@ class Clients:
         from fedsub.data.split import pooled
 
         return pooled(self)
+
+
+def _renumbered(made: Clients, vocabulary: Any, grow: bool) -> Clients:
+    if vocabulary is not None:
+        return made.numbered_by(vocabulary, grow=grow)
+    if grow:
+        raise DataError("grow=True appends new ids to a vocabulary; name it: vocabulary=fedsub.load('runs/a').")
+    return made
 
 
 def _pad(col: Column, samples: Array) -> tuple[Array, Array]:

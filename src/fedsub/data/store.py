@@ -134,7 +134,15 @@ def provenance(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 def _rebuild(folder: Path, manifest: dict[str, Any]) -> Clients:
     loaded = {name: _load(folder, name, entry) for name, entry in manifest["files"].items()}
     columns = {
-        c["name"]: Column(c["name"], loaded[f"column{i}"], c["space"], loaded.get(f"column{i}.starts"), c["width"])
+        c["name"]: Column(
+            c["name"],
+            loaded[f"column{i}"],
+            c["space"],
+            loaded.get(f"column{i}.starts"),
+            c["width"],
+            tuple(c.get("classes", ())),
+            c.get("feature", True),
+        )
         for i, c in enumerate(manifest["columns"])
     }
     spaces = {
@@ -220,12 +228,19 @@ def describe(label: str | None, columns: Iterable[Column], spaces: Iterable[Spac
     """Everything but the arrays; part of the fingerprint and of the manifest."""
     return {
         "label": label,
-        "columns": [{"name": c.name, "space": c.space, "width": int(c.width)} for c in columns],
+        "columns": [_column(c) for c in columns],
         "spaces": [
             {"name": s.name, "size": int(s.size), "columns": list(s.columns), "padding": bool(s.padding)}
             for s in spaces
         ],
     }
+
+
+def _column(column: Column) -> dict[str, Any]:
+    """What is usual is not written, so that it does not change fingerprints."""
+    said = {"name": column.name, "space": column.space, "width": int(column.width)}
+    named = {"classes": list(column.classes)} if column.classes else {}
+    return said | named | ({} if column.feature else {"feature": False})
 
 
 def _arrays(clients: Clients) -> Iterator[tuple[str, Array]]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,3 +91,39 @@ def _module(spec: str, name: str, base: Path, where: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{where}: {file or name} cannot be imported: {type(error).__name__}: {error}.") from error
+
+
+def code_digest(function: Callable[..., Any]) -> str:
+    """A digest of a function's text and of the values it closes over, so that a changed one is noticed.
+
+    What it calls is not looked into. Without its text (typed into an interpreter) its byte code stands for it.
+    """
+    function = inspect.unwrap(function)
+    bound = [function.func, *function.args, *function.keywords.items()] if isinstance(function, partial) else []
+    if bound:
+        return _digest([code_digest(one) if callable(one) else repr(one) for one in bound])
+    plain = function if hasattr(function, "__code__") or inspect.isclass(function) else type(function)
+    try:
+        text = inspect.getsource(plain)
+    except (OSError, TypeError):
+        code = getattr(plain, "__code__", None)
+        text = repr(plain) if code is None else f"{code.co_code!r} {code.co_consts!r} {code.co_names!r}"
+    code = getattr(plain, "__code__", None)
+    if code is not None and code.co_name == "<lambda>":  # the text is the whole line, which may hold several
+        text += f"{[c for c in code.co_consts if not inspect.iscode(c)]!r} {code.co_names!r} {code.co_varnames!r}"
+    held = [_held(cell) for cell in getattr(plain, "__closure__", None) or ()]
+    fields = sorted(vars(function).items()) if plain is type(function) else []
+    return _digest([text, *map(repr, getattr(plain, "__defaults__", None) or ()), *held, *map(repr, fields)])
+
+
+def _held(cell: Any) -> str:
+    try:
+        value = cell.cell_contents
+    except ValueError:  # not set yet
+        return ""
+    return code_digest(value) if inspect.isfunction(value) else repr(value)
+
+
+def _digest(parts: Sequence[str]) -> str:
+    # An address in a repr would differ from process to process.
+    return blake2b(re.sub(r" at 0x[0-9a-f]+", "", "\n".join(parts)).encode(), digest_size=8).hexdigest()

@@ -19,7 +19,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, RunError
 
 FORMAT, VERSION = "fedsub-run", 1
+Free = Callable[[str], bool]  # whether a setting, by its dotted name, may differ
 REWOUND = ("metrics", "traffic", "timing")  # cut back on resume; events tell the whole story
 LOGS = (*REWOUND, "events")
 SAMPLES = "samples.npy"
@@ -69,8 +70,8 @@ class RunDir:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def start(self, config: Mapping[str, Any]) -> None:
-        """Take the directory for this process; the configuration must be the one it was started with."""
+    def start(self, config: Mapping[str, Any], free: Free | None = None) -> None:
+        """Take the directory for this process; the configuration must be the one it was started with (see `check`)."""
         if self._lock is not None:
             raise RunError(f"{self.path} is already started in this process; use the same RunDir.")
         with writing(self.path):
@@ -79,7 +80,7 @@ class RunDir:
         try:
             self._check_ours()  # again: another process may have filled it before the lock was ours
             remove_temporaries(self.path)
-            self.check(config)
+            self.check(config, free)
             changed = self._write_versions()
             if not self.started:
                 write_atomic(self.path / "config.json", dump(config, indent=2))
@@ -137,6 +138,12 @@ class RunDir:
             self._log(name).check(target[name])
         for name in REWOUND:
             self._log(name).truncate(target[name])
+
+    def ask_for(self, rounds: int) -> None:
+        """Have the run trained further: it is unfinished again."""
+        # In this order: killed in between, it is an unfinished run of as many rounds as before.
+        (self.path / "result.json").unlink(missing_ok=True)
+        write_atomic(self.path / "config.json", dump(self.config() | {"rounds": rounds}, indent=2))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result, after everything that led to it."""
@@ -208,11 +215,15 @@ class RunDir:
         if other:
             raise ConfigError(f"{self.path} holds other files ({other[0]}); choose another --out.")
 
-    def check(self, config: Mapping[str, Any]) -> None:
-        """Refuse a configuration that is not the one this run was started with, if it was started."""
+    def config(self) -> dict[str, Any]:
+        """The configuration that this run was started with."""
+        return _read(self.path / "config.json")
+
+    def check(self, config: Mapping[str, Any], free: Free | None = None) -> None:
+        """Refuse a configuration that is not the one this run was started with, but for settings that are ``free``."""
         if not self.started:
             return
-        if lines := differences(_read(self.path / "config.json"), plain(config)):
+        if lines := differences(self.config(), plain(config), free or (lambda key: False)):
             raise CheckpointError(
                 f"{self.path} belongs to a run with another configuration:\n" + "\n".join(lines) + "\n"
                 "Use the same configuration to resume it, or choose another --out."

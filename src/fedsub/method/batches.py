@@ -68,12 +68,14 @@ def draw(
         assert local.local_steps is not None
         steps = np.full(len(sizes), local.local_steps, np.int64)
     step = np.arange(int(steps.max()))
-    place = (step % per_pass[:, None])[:, :, None] * size + np.arange(size)  # position within the pass
-    real = place < sizes[:, None, None]
+    turn, begin = np.divmod(step, per_pass[:, None])  # which pass, and the batch within it, [K, steps]
+    begin *= size
+    real = np.minimum(sizes[:, None] - begin, size)  # how many places of a batch hold a sample, [K, steps]
     if local.batches == "replacement" and local.batch_size is not None:
-        real[:] = True  # without passes there is no rest
+        real[:] = size  # without passes there is no rest
     if local.local_epochs is not None:
-        real &= (step < steps[:, None])[:, :, None]
+        real *= step < steps[:, None]
+    place = begin[:, :, None] + np.arange(size)  # position within the pass
     words = cohort.words(seed, rng.BATCH, round)
     if local.batches == "replacement":
         # Whole local data as one batch counts by the client's own size: who else takes part must not matter.
@@ -84,11 +86,11 @@ def draw(
     else:
         place = np.minimum(place, sizes[:, None, None] - 1)
         if local.batches == "shuffled":
-            place = _shuffle(place, step // per_pass[:, None], sizes, words, int(step.size) * size)
-    if real.all():
+            place = _shuffle(place, turn, sizes, words, int(step.size) * size)
+    if int(real.min()) == size:
         weights = np.full(place.shape, 1.0 / size, dtype)
     else:
-        weights = real * (1.0 / np.maximum(real.sum(2, keepdims=True), 1)).astype(dtype)
+        weights = (1.0 / np.maximum(real, 1)).astype(dtype)[:, :, None] * (np.arange(size) < real[:, :, None])
     return Batches(clients.offsets[at][:, None, None] + place, weights, steps)
 
 
@@ -140,16 +142,20 @@ def _permutations(lengths: np.ndarray, words: np.ndarray) -> np.ndarray:
     parts = []
     for low in range(0, len(lengths), _BLOCK):
         n = lengths[low : low + _BLOCK]
-        pair = np.repeat(np.arange(len(n)), n)
-        position = np.arange(len(pair)) - (np.cumsum(n) - n).take(pair)
+        ends = np.cumsum(n)
+        position = np.arange(int(ends[-1]))
+        position -= np.repeat(ends - n, n)
         position = position.view(np.uint64)
         with np.errstate(over="ignore"):
-            noise = rng.mix(words[low : low + _BLOCK].take(pair) + position)
-        packed = pair.view(np.uint64) << np.uint64(_POSITION_BITS + _RANDOM_BITS)
-        packed |= (noise >> np.uint64(64 - _RANDOM_BITS)) << np.uint64(_POSITION_BITS)
+            packed = rng.mix(np.repeat(words[low : low + _BLOCK], n) + position)
+        # In place: this is most of what it takes to draw the batches of a round.
+        packed >>= np.uint64(64 - _RANDOM_BITS)
+        packed <<= np.uint64(_POSITION_BITS)
         packed |= position
+        packed |= np.repeat(np.arange(len(n), dtype=np.uint64) << np.uint64(_POSITION_BITS + _RANDOM_BITS), n)
         packed.sort()
-        parts.append((packed & np.uint64(_LONG - 1)).view(np.int64))
+        packed &= np.uint64(_LONG - 1)
+        parts.append(packed.view(np.int64))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

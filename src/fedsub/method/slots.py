@@ -91,11 +91,12 @@ class Server(Protocol):
     def lazy(self) -> bool: ...
     @property
     def whole_tables(self) -> bool: ...  # a step changes rows that nobody sent
-    def fitted(self, share: float) -> Server: ...  # for a population of which ``share`` takes part in a round
+    def fitted(self, share: float, rounds: int | None = None) -> Server: ...  # to the share of clients in a round
     def advance(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None: ...
     def init(self, params: Tree, tables: Collection[str]) -> Tree: ...
     def step(self, params: Tree, mean: Tree, rows: dict[str, Tensor], state: Tree, round: int) -> None: ...
     def catch_up(self, params: Tree, rows: dict[str, Tensor] | None, state: Tree, round: int) -> None: ...
+    def outcome(self, params: Tree, state: Tree, round: int) -> Tree: ...  # what is evaluated and kept
 
 
 # Asks clients for their loss at the current model, on all their data or (True) on one batch.
@@ -134,7 +135,7 @@ _SLOTS = {  # slot -> what it must have, and an example
     "local": ((*_LOCAL, "groups", "largest_lr", "pure_step", "linear", "path_norm", "smooth"), "SGD(lr=0.1), a Solver"),
     "average": (("needs_held", "weight", "bind"), "OverHolders()"),
     "server": (
-        ("lazy", "init", "step", "catch_up", "advance", "fitted", "whole_tables"),
+        ("lazy", "init", "step", "catch_up", "advance", "fitted", "whole_tables", "outcome"),
         "Add(), a servers.ServerRule",
     ),
     "sampler": (("bind", "share", "may_repeat", "probes"), "Uniform(50), a sampling.Sampler"),

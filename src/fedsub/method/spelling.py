@@ -6,6 +6,7 @@
     codec     sign  ef-sign  topk:0.05  randomk:0.05  int8
     schedule  constant  exponential:0.999  diminishing:100  cosine:400
     variates  II  I  I:1
+    iterates  last  tail:0.25  tail:100  ema:0.99                                       around the server
 
 The first three words are understood together with the settings beside them, `BESIDE`. An object in place of a word
 has its own settings: the same ones beside it are refused. Nothing else in fedsub reads such words.
@@ -14,7 +15,7 @@ has its own settings: the same ones beside it are refused. Nothing else in fedsu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -26,8 +27,9 @@ from fedsub.method.parts import ControlVariates
 from fedsub.method.patterns import Groups, share_out
 from fedsub.method.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform
 from fedsub.method.schedules import Cosine, Diminishing, Exponential, Schedule
-from fedsub.method.servers import Adagrad, Add, FrequencyAware, ScaffoldHistory, Yogi
+from fedsub.method.servers import EMA, Adagrad, Add, FrequencyAware, ScaffoldHistory, TailMean, Yogi
 from fedsub.method.servers import Adam as AdamServer
+from fedsub.method.servers.iterates import MeanOfIterates
 from fedsub.method.settings import DEFAULTS
 from fedsub.method.slots import Local, Sampler, Server
 
@@ -50,6 +52,7 @@ SCHEDULES: Words = {
     "constant": (lambda: None, None), "exponential": (Exponential, float), "diminishing": (Diminishing, float),
     "cosine": (Cosine, int),
 }  # fmt: skip
+ITERATES: Words = {"last": (lambda: None, None), "tail": (TailMean, float), "ema": (EMA, float)}
 VARIATES: Words = {"I": (partial(ControlVariates, "I"), float), "II": (partial(ControlVariates, "II"), None)}
 
 # Settings of a server, and what its class calls them; it understands those that it has.
@@ -78,6 +81,7 @@ def objects(
     slots = {slot: _Slot(slot, name, rest, own or {}, made.get(slot)) for slot in BESIDE}
     rest["solver"] = slots["solver"].read(of_solver, _solver)
     rest["server"] = slots["server"].read(of_server, _server)
+    rest["server"] = _mean_of_iterates(rest.pop("iterates", None), rest["server"])
     rest["sampler"] = slots["sampler"].read(None, _sampler)
     for setting, read in {"codec": codec, "variates": variates}.items():
         if setting in rest:
@@ -109,7 +113,8 @@ class _Slot:
                 f"{self.slot}={self.given!r} has its own settings, so that {setting}={value!r} beside it means "
                 f"nothing; write it into the {self.slot}, or name the {self.slot} by a word."
             )
-        if isinstance(self.made, type) and not isinstance(self.given, self.made):
+        inner = self.given.server if isinstance(self.given, MeanOfIterates) else self.given
+        if isinstance(self.made, type) and not isinstance(inner, self.made):
             refuse_other(self.name, self.slot, word(self.made), self.given)
         return self.given
 
@@ -198,6 +203,12 @@ def variates(text: str | Part | None) -> Part | None:
     return _make(text, VARIATES, "variates (Scaffold's option)")
 
 
+def _mean_of_iterates(text: str | None, server: Server) -> Server:
+    """The server, or around it what ``iterates`` asks for."""
+    wrapped = None if text is None else _make(text, ITERATES, "iterates")
+    return server if wrapped is None else replace(wrapped, server=server)
+
+
 def schedule(text: str | Schedule | None) -> Schedule | None:
     """A schedule from its short spelling; None and "constant" leave the rate as it is."""
     return text if text is None or isinstance(text, Schedule) else _make(text, SCHEDULES, "schedule")
@@ -225,9 +236,8 @@ def _read(text: Any, words: Words, what: str) -> tuple[Callable[..., Any], list[
     """What a word makes, and the number behind its colon, if there is one."""
     kind, _, number = str(text).partition(":")
     if not isinstance(text, str) or kind not in words:
-        raise MethodError(
-            f"{what} must be an object, or one of {', '.join(words)}; got {text!r}: {nearest(kind, words)}"
-        )
+        one_of = "one of" if words is ITERATES else "an object, or one of"
+        raise MethodError(f"{what} must be {one_of} {', '.join(words)}; got {text!r}: {nearest(kind, words)}")
     make, takes = words[kind]
     if not number:
         return make, []

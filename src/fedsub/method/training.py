@@ -29,6 +29,7 @@ class Options:
     lost: float = 0.0  # the chance that a client of the cohort never delivers
     on_bad_update: str = "skip"
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
+    rounds: int | None = None  # of the whole run
 
     def refuse(self, method: str, *names: str) -> None:
         """Raise ConfigError for options that were given and that a method does not use."""
@@ -57,10 +58,6 @@ class Trains:
 
     def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
         """What the method measures of itself at an evaluation, by name."""
-        return {}
-
-    def final_measures(self, splits: dict[str, Clients]) -> dict[str, dict[str, Any]]:
-        """What it measures at the end, by split."""
         return {}
 
 

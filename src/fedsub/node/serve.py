@@ -48,7 +48,7 @@ def serve(
     ``params`` is the first model; it is trained in place.
     ``before_round`` is called with each round's number; a client whose channel was replaced there says hello again.
     """
-    server = ServerHalf(method, population, params, seed=seed)
+    server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
     letters = Letters(server.schema, population.rows, run, population.padding)
     remote = Remote(server, letters, channels)
     first = {name: params[name].clone() for name in server.schema.private}

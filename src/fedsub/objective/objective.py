@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedsub.checks import check_number
 from fedsub.errors import ObjectiveError, nearest
 from fedsub.objective.losses import Batch, Loss
+
+L2 = float | Mapping[str, float]  # one number, or numbers by parameter pattern
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,12 @@ class Objective:
 
     ``l2`` adds (l2/2)‖x‖² to what every client minimises, over all trained parameters it holds: its own rows of the
     tables and the dense ones. So l2 is a modulus of strong convexity of convex losses, whatever the method.
-    Reported losses are without it.
+    Reported losses are without it. By parameter pattern, ``l2={"items.*": 1e-4}``: to each local step's gradient of a
+    parameter is added l2 times its value, for the first pattern that fits its name; of a table in all rows that the
+    client holds, whether the batch names them or not. Parameters that no pattern fits have none.
+
+    ``own`` names patterns of parameters that are meant to be every client's own; a method that would share them is
+    refused, unless it says what is personal.
 
         Objective(Scorer(clients.size("item")), losses.binary("label"), tables={"items.weight": "item"})
     """
@@ -41,8 +50,9 @@ class Objective:
     tables: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     inputs: Sequence[str] | None = None
     unused: Sequence[str] = ()
-    l2: float = 0.0
+    l2: L2 = 0.0
     whole: Sequence[str] = ()
+    own: Sequence[str] = ()
     recipe: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)  # see `fedsub.objective.recipe`
 
     def __post_init__(self) -> None:
@@ -52,7 +62,6 @@ class Objective:
             raise ObjectiveError(f"loss must be a function (output, batch) -> values, got {self.loss!r}.")
         if not isinstance(self.tables, Mapping):
             raise ObjectiveError(f"tables must map parameter names to columns, got {self.tables!r}.")
-        check_number("l2", self.l2, least=0, error=ObjectiveError)
         if isinstance(self.whole, str) or not isinstance(self.whole, Sequence):
             raise ObjectiveError(
                 f"whole must be a tuple of names of tables, like ('items.weight',); got {self.whole!r}."
@@ -70,6 +79,7 @@ class Objective:
                 )
         if not params:
             raise ObjectiveError("The module has no parameters to train.")
+        self._check_l2(params)
         for name, columns in self.tables.items():
             if name not in params:
                 raise ObjectiveError(f"tables names {name!r}, which the module lacks; {nearest(name, params)}")
@@ -85,6 +95,21 @@ class Objective:
             if params[name].ndim < 1:
                 raise ObjectiveError(f"Table {name!r} is a scalar; a table needs rows.")
 
+    def _check_l2(self, names: Collection[str]) -> None:
+        if not isinstance(self.l2, Mapping):
+            check_number("l2", self.l2, least=0, error=ObjectiveError)
+            return
+        for pattern, value in self.l2.items():
+            check_number(f"l2[{pattern!r}]", value, least=0, error=ObjectiveError)
+            if not any(fnmatchcase(name, str(pattern)) for name in names):
+                raise ObjectiveError(f"l2 names {pattern!r}, which fits no parameter; they are {', '.join(names)}.")
+
+    def l2_of(self, name: str) -> float:
+        """The l2 of a parameter."""
+        if not isinstance(self.l2, Mapping):
+            return self.l2
+        return next((value for pattern, value in self.l2.items() if fnmatchcase(name, pattern)), 0.0)
+
     def columns_of(self, table: str) -> tuple[str, ...]:
         columns = self.tables[table]
         return (columns,) if isinstance(columns, str) else tuple(columns or ())
@@ -94,3 +119,22 @@ class Objective:
         if self.inputs is None:
             return module(batch)
         return module(*[batch[name] for name in self.inputs])
+
+
+def of_seed(objective: Objective | Callable[[int], Objective], seed: int) -> Objective:
+    """The objective of a seed: the same one for all, or what a function of the seed makes.
+
+    While the function runs, torch's random numbers start from the seed, so that modules are initialised anew for every
+    seed and alike for the same one; afterwards torch's own go on as if nothing had happened.
+    """
+    if isinstance(objective, Objective):
+        return objective
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = objective(seed)
+    if not isinstance(made, Objective):
+        raise ObjectiveError(
+            f"objective({seed}) returned {type(made).__name__} {repr(made)[:60]}, expected "
+            "fedsub.Objective(module, loss, tables)."
+        )
+    return made

@@ -11,6 +11,7 @@ import torch
 from fedsub.data.clients import Clients, Space
 from fedsub.errors import ObjectiveError, nearest
 from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy
+from fedsub.objective.numbering import check_stamp
 from fedsub.objective.objective import Objective
 from fedsub.trees import Tree
 
@@ -28,6 +29,7 @@ class Problem:
     def bind(cls, objective: Objective, clients: Clients) -> Problem:
         params = dict(objective.module.named_parameters())
         tables = {name: _space(objective, name, clients, len(params[name])) for name in objective.tables}
+        check_stamp(objective.module, tables)
         used = {c for name in tables for c in objective.columns_of(name)} | set(objective.unused)
         for space in clients.spaces.values():
             if not used & set(space.columns):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,14 @@ from fedsub.data.clients import Clients, Space
 from fedsub.data.heat import deciles, row_heat
 from fedsub.errors import ConfigError, nearest
 from fedsub.objective import metrics
-from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, Squared
+from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, Loss, Squared, measured
+from fedsub.objective.metric import Answers, Metric, metrics_of
 from fedsub.objective.problem import Problem
-from fedsub.round.engines.base import Filled, columns_to, template
-from fedsub.round.predict import PersonalModel, Predictor
+from fedsub.round.engines.base import columns_to
+from fedsub.round.predict import PersonalModel
+from fedsub.round.rank import Ranker
+from fedsub.round.ranking import Ranking
+from fedsub.round.score import Scorer
 from fedsub.trees import Tree
 
 BATCH = 1024  # modest batches stay in the cache
@@ -56,12 +60,17 @@ class Evaluate:
     The last evaluation uses up to ``final_samples`` (None: all) and adds heat deciles and the spread
     over clients. ``slices`` are parts of splits that are measured besides, under their own names, from the same
     predictions: {"test_seen": Seen("test", ("item",))} gives ``test_seen.auc``.
+
+    ``metrics`` are functions of your own (`fedsub.objective.metric`), a list or a dict from name to function.
+    ``ranking``, a `Ranking`, adds measures of lists of items, such as ``test.ndcg@10``.
     """
 
     every: int = 10
     samples: int | Mapping[str, int | None] | None = 10_000
     final_samples: int | None = 200_000
     slices: Mapping[str, Seen] = field(default_factory=dict)
+    metrics: Sequence[Any] | Mapping[str, Any] = ()
+    ranking: Ranking | None = None
 
     def __post_init__(self) -> None:
         for name in ("every", "samples", "final_samples"):
@@ -70,10 +79,42 @@ class Evaluate:
                 if count is None and name != "every":
                     continue
                 check_whole(f"{name} of Evaluate", count, 1, error=ConfigError)
+        object.__setattr__(self, "metrics", metrics_of(self.metrics))
+        if self.ranking is not None and not isinstance(self.ranking, Ranking):
+            raise ConfigError(f'ranking of Evaluate must be a Ranking, such as Ranking("item"); got {self.ranking!r}.')
+
+    @property
+    def own(self) -> tuple[Metric, ...]:
+        """The metrics of the user's own."""
+        assert isinstance(self.metrics, tuple)
+        return self.metrics
 
     def count(self, split: str) -> int | None:
         """How many samples of a split are looked at; None: all."""
         return self.samples.get(split) if isinstance(self.samples, Mapping) else self.samples
+
+    def measured(self, loss: Loss, split: str) -> tuple[str, ...]:
+        """The metrics that an evaluation has for a split, such as ("ce", "accuracy")."""
+        ranked = self.ranking.names if self.ranking is not None and self.ranking.on(split) else ()
+        return (*measured(loss), *(metric.name for metric in self.own), *ranked)
+
+    @property
+    def directions(self) -> dict[str, str]:
+        """Which values are better, "higher" or "lower", of the metrics that it adds."""
+        ranked = self.ranking.names if self.ranking is not None else ()
+        return {metric.name: metric.better for metric in self.own} | dict.fromkeys(ranked, "higher")
+
+    def describe(self) -> dict[str, Any]:
+        """All that its numbers depend on, as plain JSON values."""
+        samples = dict(self.samples) if isinstance(self.samples, Mapping) else self.samples
+        found: dict[str, Any] = {"every": self.every, "samples": samples, "final_samples": self.final_samples}
+        if self.slices:
+            found["slices"] = {
+                name: {**vars(part), "columns": list(part.columns)} for name, part in self.slices.items()
+            }
+        if self.own:
+            found["metrics"] = {metric.name: metric.describe() for metric in self.own}
+        return found | ({"ranking": self.ranking.describe()} if self.ranking is not None else {})
 
 
 class Evaluator:
@@ -89,10 +130,11 @@ class Evaluator:
     ):
         self.problem, self.splits, self.plan, self.columns = problem, splits, plan, columns
         self.population = population or problem.clients
-        self._module: Filled | None = None
-        self._personal: Predictor | None = None
+        self.scorer = Scorer(problem, columns)
         self._decile: dict[str, np.ndarray] | None = None
         self._masks: dict[tuple[str, int], np.ndarray] = {}
+        self.training = False  # from then on a metric of your own that fails ends nothing
+        self._failed, self._told = dict[str, str](), False
         for name, part in plan.slices.items():
             if part.split not in splits or name in splits:
                 seen = f"is of the split {part.split!r}" if part.split not in splits else "is called like a split"
@@ -104,17 +146,20 @@ class Evaluator:
                         f"The split {name!r} numbers the rows of {space.name!r} otherwise than the training data, so "
                         "its ids would mean other rows; make all splits from the same data, with Clients.split."
                     )
+        self.ranker = (
+            None if plan.ranking is None else Ranker(plan.ranking, problem, splits, self.population, self.scorer)
+        )
 
     def __call__(self, model: Tree | PersonalModel) -> dict[str, float]:
         """Scalars by split: {"train.ce": …, "test.auc": …}. Of personal models, each is asked for its client's."""
         out: dict[str, float] = {}
         for name, clients in self.splits.items():
-            chosen = self._choose(name, clients, self.plan.count(name))
-            losses, outputs, labels, _ = self._predict(model, clients, chosen)
-            out |= {f"{name}.{k}": v for k, v in self._measure(losses, outputs, labels).items()}
-            for part, mask in self._slices(name, clients, chosen):
-                found = self._measure(losses[mask], outputs[mask], labels[mask])
-                out |= {f"{part}.{k}": v for k, v in found.items()}
+            answers = self._predict(model, clients, self._choose(name, clients, self.plan.count(name)))
+            out |= {f"{name}.{k}": v for k, v in self._measure(answers).items()}
+            if self.ranker is not None and name in self.ranker.ranked:
+                out |= {f"{name}.{k}": v for k, v in self.ranker(name, model).items()}
+            for part, mask in self._slices(name, clients, answers.samples):
+                out |= {f"{part}.{k}": v for k, v in self._measure(answers.take(mask)).items()}
         return out
 
     def final(self, model: Tree | PersonalModel) -> dict[str, Any]:
@@ -125,29 +170,42 @@ class Evaluator:
         out: dict[str, Any] = {}
         for name, clients in self.splits.items():
             chosen = self._choose(name, clients, self.plan.final_samples)
-            losses, outputs, labels, heat = self._predict(model, clients, chosen, with_heat=bool(self.problem.spaces))
-            owners = clients.clients_of(chosen)
+            answers = self._predict(model, clients, chosen, with_heat=bool(self.problem.spaces))
             by_decile = metrics.by_group(
-                heat,
+                answers.heat,
                 np.arange(-1, 10) if self.problem.spaces else np.arange(0),
-                lambda m: self._measure(losses[m], outputs[m], labels[m]),  # noqa: B023
+                lambda m: self._measure(answers.take(m), part=True),  # noqa: B023
             )
             out[name] = {
                 "samples": len(chosen),
-                **self._measure(losses, outputs, labels),
+                **self._measure(answers),
                 "deciles": by_decile,
-                "spread": metrics.spread(losses, owners),
-                "by_client": metrics.by_client(losses, self._scores(outputs, len(losses)), labels, owners),
+                "spread": metrics.spread(answers.losses, answers.owners),
+                "by_client": self._by_client(answers),
             }
             if isinstance(model, PersonalModel):
-                before, said, _, _ = self._predict(model.shared, clients, chosen)
-                of_all = metrics.by_client(before, self._scores(said, len(losses)), labels, owners)
-                out[name]["shared"] = {**self._measure(before, said, labels), "by_client": of_all}
-                out[name]["gain"] = metrics.gain(losses, before, owners)
+                shared = self._predict(model.shared, clients, chosen)
+                out[name]["shared"] = {**self._measure(shared), "by_client": self._by_client(shared)}
+                out[name]["gain"] = metrics.gain(answers.losses, shared.losses, answers.owners)
+            if self.ranker is not None and name in self.ranker.ranked:
+                out[name] |= self.ranker.final(name, model)
             for part, mask in self._slices(name, clients, chosen):
-                found = self._measure(losses[mask], outputs[mask], labels[mask])
-                out[part] = {"samples": int(mask.sum()), **found}
+                out[part] = {"samples": int(mask.sum()), **self._measure(answers.take(mask))}
         return out
+
+    def sentences(self) -> list[str]:
+        """What happened that a reader of the numbers must know, told once."""
+        said = self.ranker.sentences() if self.ranker is not None and not self._told else []
+        failed, self._told = [sentence for sentence in self._failed.values() if sentence], True
+        self._failed = dict.fromkeys(self._failed, "")
+        return said + failed
+
+    def _by_client(self, answers: Answers) -> dict[str, Any]:
+        found = metrics.by_client(answers.losses, answers.scores, answers.labels, answers.owners)
+        for metric in self.plan.own:
+            if metric.by_client:
+                found |= metric.over_clients(answers)
+        return found
 
     def _slices(self, split: str, clients: Clients, chosen: np.ndarray) -> list[tuple[str, np.ndarray]]:
         """(name, which of the chosen samples) of the split's slices that have any."""
@@ -162,14 +220,6 @@ class Evaluator:
                 out.append((name, self._masks[place]))
         return out
 
-    def _full(self, params: Tree) -> Filled:
-        """The module with the full tables; values are shared, not copied: a table may fill half the memory."""
-        if self._module is None:
-            self._module = Filled(template(self.problem, next(iter(params.values())).device))
-            self._module.module.eval()
-        self._module.fill(params)
-        return self._module
-
     def _choose(self, name: str, clients: Clients, count: int | None) -> np.ndarray:
         if count is None or count >= clients.samples:
             return np.arange(clients.samples)
@@ -178,19 +228,17 @@ class Evaluator:
 
     def _predict(
         self, model: Tree | PersonalModel, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(losses, outputs, labels, decile of the coldest feature) of the chosen samples."""
+    ) -> Answers:
+        """What the model says to the chosen samples, with the decile of each one's coldest feature if asked for."""
         label = getattr(self.problem.objective.loss, "label", None)
-        # Only these losses are measured by more than their value; other outputs may be anything.
-        scored = isinstance(self.problem.objective.loss, Binary | HalfCrossEntropy | CrossEntropy)
         if isinstance(model, PersonalModel):
-            losses, said = self._predictor(model)(model, clients, chosen)
+            losses, said = self.scorer.personal(model)(model, clients, chosen)
             columns = tuple(c for c in self.columns if c == label or (with_heat and clients.columns[c].space))
             arrays = clients.gather(chosen, columns, local=False)
             heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
-            outputs = _plain(said) if scored else np.zeros(len(chosen))
-            return losses, outputs, arrays[label] if label else np.zeros(len(chosen)), heat
-        module = self._full(model)
+            labels = arrays[label] if label else np.zeros(len(chosen))
+            return self._answers(losses, self._outputs(said, len(chosen)), labels, heat, chosen, clients)
+        module = self.scorer.full(model)
         device = next(iter(model.values())).device
         found: list[tuple[np.ndarray, ...]] = []
         with torch.no_grad():
@@ -202,37 +250,58 @@ class Evaluator:
                 value, output = module.losses(self.problem.objective, batch, real)
                 found.append((
                     value.expand(len(samples)).double().cpu().numpy(),
-                    _plain(output) if scored else np.zeros(len(samples)),
+                    self._outputs(output, len(samples)),
                     arrays[label] if label else np.zeros(len(samples)),
                     self._coldest(clients, arrays) if with_heat else np.zeros(0),
                 ))  # fmt: skip
         if not found:
-            return np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)
+            found = [(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0))]
         losses, outputs, labels, heat = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return losses, outputs, labels, heat
+        return self._answers(losses, outputs, labels, heat, chosen, clients)
 
-    def _predictor(self, model: PersonalModel) -> Predictor:
-        if self._personal is None:
-            self._personal = Predictor(self.problem, self.columns, next(iter(model.shared.values())).device)
-        return self._personal
+    def _outputs(self, said: Any, count: int) -> np.ndarray:
+        """Outputs where something reads them: these losses are measured by more than their value, and so are yours."""
+        scored = isinstance(self.problem.objective.loss, Binary | HalfCrossEntropy | CrossEntropy)
+        own = self.plan.own and isinstance(said, Tensor) and said.ndim > 0 and len(said) == count
+        return _plain(said) if scored or own else np.zeros(count)
 
-    def _scores(self, outputs: np.ndarray, count: int) -> np.ndarray | None:
-        """One number a sample by which positives are ranked, for losses of two classes."""
-        loss = self.problem.objective.loss
+    def _answers(self, losses, outputs, labels, heat, chosen: np.ndarray, clients: Clients) -> Answers:
+        loss, scores = self.problem.objective.loss, None
         if isinstance(loss, Binary):
-            return outputs.reshape(count, -1)[:, 0]
-        return outputs[:, 0] - outputs[:, 1] if isinstance(loss, HalfCrossEntropy) else None
+            scores = outputs.reshape(len(losses), -1)[:, 0] if len(losses) else np.zeros(0)
+        elif isinstance(loss, HalfCrossEntropy):
+            scores = outputs[:, 0] - outputs[:, 1] if len(losses) else np.zeros(0)
+        elif isinstance(loss, Squared) and outputs.ndim == 2:
+            outputs = outputs[:, 0]
+        return Answers(losses, outputs, labels, clients.clients_of(chosen), chosen, clients, scores, heat)
 
-    def _measure(self, losses, outputs, labels) -> dict[str, float]:
-        loss = self.problem.objective.loss
-        scores = self._scores(outputs, len(losses))
-        if scores is not None:
-            return metrics.binary(losses * (2 if isinstance(loss, HalfCrossEntropy) else 1), scores, labels)
+    def _measure(self, answers: Answers, part: bool = False) -> dict[str, float]:
+        """The metrics of some samples; ``part``: of a group, for which metrics of your own may be undefined."""
+        return self._built_in(answers) | {metric.name: self._own(metric, answers, part) for metric in self.plan.own}
+
+    def _built_in(self, answers: Answers) -> dict[str, float]:
+        loss, losses = self.problem.objective.loss, answers.losses
+        if answers.scores is not None:
+            doubled = losses * (2 if isinstance(loss, HalfCrossEntropy) else 1)
+            return metrics.binary(doubled, answers.scores, answers.labels)
         if isinstance(loss, CrossEntropy):
-            return {"ce": float(losses.mean()), "accuracy": float((outputs.argmax(-1) == labels).mean())}
+            right = answers.outputs.argmax(-1) == answers.labels
+            return {"ce": float(losses.mean()), "accuracy": float(right.mean())}
         if isinstance(loss, Squared):
             return metrics.errors(losses)
         return {"loss": float(losses.mean())}
+
+    def _own(self, metric: Metric, answers: Answers, part: bool) -> float:
+        """A metric of your own. What it cannot do before training is an error, later it is NaN: a run is not lost."""
+        try:
+            return metric(answers)
+        except ConfigError as error:
+            if part:
+                return float("nan")
+            if not self.training:
+                raise
+            self._failed.setdefault(metric.name, f"{error} Its value is NaN there")
+            return float("nan")
 
     def _coldest(self, clients: Clients, arrays: dict[str, np.ndarray]) -> np.ndarray:
         """The decile of each sample's coldest feature, −1 if a feature was never seen in training."""

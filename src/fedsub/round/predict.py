@@ -7,9 +7,8 @@ for training (`fedsub.round.engines.batched`), and the module is mapped over the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from fedsub.round.memory import ClientState
 from fedsub.trees import Tree, take_rows
 
 TOGETHER = 4096  # samples that are predicted at once
+Laid = Callable[["PersonalModel", str], tuple[Tensor, np.ndarray]]  # (a table's rows, where each client's begin)
 
 
 @dataclass(frozen=True)
@@ -100,38 +100,49 @@ class Predictor:
     def _predict(
         self, model: PersonalModel, clients: Clients, chunk: _Chunk, chosen: np.ndarray
     ) -> tuple[np.ndarray, Tensor]:
-        problem = self.problem
-        trained = self._trained(clients.client_ids[chunk.clients])
         arrays = clients.gather(chosen[chunk.samples], self.columns, local=False)
-        tables: Tree = {}
-        offsets: list[Tensor] = []
-        laid: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-        for name, space in problem.tables.items():
-            if space.name not in laid:
-                laid[space.name] = self._lay_out(space, clients, arrays, trained)
-            places, rows, starts = laid[space.name]
-            tables[name] = model.rows(name, places, rows)
-            offsets.append(torch.from_numpy(starts).to(self.device))
-        dense = {name: model.dense(name, trained) for name in problem.dense}
-        batch = columns_to(arrays, self.device)
-        batch["sample_mask"] = torch.from_numpy(chunk.real).to(self.device, torch.float32)
-        with torch.no_grad():
-            losses, outputs = self._computed(tables, dense, offsets, batch, chunk)
+        losses, outputs = self.ask(model, clients.client_ids[chunk.clients], arrays, chunk.real)
         real = torch.from_numpy(chunk.real)
         return losses.double().cpu().numpy()[chunk.real], outputs[real.to(outputs.device)]
+
+    def ask(
+        self, model: PersonalModel, ids: np.ndarray, arrays: dict[str, np.ndarray], real: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        """(losses [c, B], outputs [c, B, …]) of the clients called ``ids``; columns [c, B, …] hold table rows.
+
+        ``real`` [c, B] says which samples are not there to fill up.
+        """
+        problem, trained = self.problem, self._trained(ids)
+        tables: Tree = {}
+        starts: dict[str, np.ndarray] = {}
+        laid: dict[str, Laid] = {}
+        for name, space in problem.tables.items():
+            if space.name not in laid:
+                laid[space.name] = self._lay_out(space, model, arrays, trained)
+            tables[name], starts[name] = laid[space.name](model, name)
+        dense = {name: model.dense(name, trained) for name in problem.dense}
+        batch = columns_to(arrays, self.device)
+        batch["sample_mask"] = torch.from_numpy(real).to(self.device, torch.float32)
+        with torch.no_grad():
+            return self._computed(tables, dense, starts, batch)
 
     def _trained(self, ids: np.ndarray) -> np.ndarray:
         """Positions among the training clients, −1 if not there."""
         at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return np.where(self._ids[at] == ids, self._order[at], -1)
 
-    def _lay_out(self, space: Space, clients: Clients, arrays: dict[str, np.ndarray], trained: np.ndarray):
-        """Renumber the ids of a space by client, in place of ``arrays``.
+    def _lay_out(self, space: Space, model: PersonalModel, arrays: dict[str, np.ndarray], trained: np.ndarray) -> Laid:
+        """Where the clients' rows of a space lie in its tables.
 
-        Returns, for every row laid out, where it lies among the clients' own rows (−1: nowhere) and its global row;
-        and the first one of each client.
+        If no table of the space is personal, that is the shared one. If clients ask for a good part of it, each gets
+        a whole one. Else the rows that occur are laid out, and the ids of ``arrays`` renumbered, in place.
         """
-        columns = [c for c in arrays if clients.columns[c].space == space.name]
+        names = [name for name, one in self.problem.tables.items() if one.name == space.name]
+        columns = [c for c in arrays if c in space.columns]
+        if not {*names} & {*model.names}:
+            return lambda model, name: (model.shared[name], np.zeros(len(trained), np.int64))
+        if 2 * sum(arrays[c][0].size for c in columns) >= space.size:
+            return self._whole(space, trained)
         first = np.arange(len(trained), dtype=np.int64) * space.size
         keys = [(arrays[c].reshape(len(trained), -1) + first[:, None]).reshape(-1) for c in columns]
         found, inverse = np.unique(np.concatenate([*keys, first]), return_inverse=True)  # row 0 stays id 0
@@ -149,18 +160,40 @@ class Predictor:
         wanted = trained[owner] * space.size + rows
         at = np.minimum(np.searchsorted(own, wanted), max(0, len(own) - 1))
         places = np.where((trained[owner] >= 0) & (own[at] == wanted), at, -1)
-        return places, rows, starts
+        return lambda model, name: (model.rows(name, places, rows), starts)
+
+    def _whole(self, space: Space, trained: np.ndarray) -> Laid:
+        held = self.problem.spaces[space.name]
+        there = np.flatnonzero(trained >= 0)
+        counts = held.counts[trained[there]]
+        ends = np.cumsum(counts)
+        first = held.row_offsets[:-1][trained[there]]
+        places = np.repeat(first - ends + counts, counts) + np.arange(int(ends[-1]) if len(ends) else 0)
+        owner = np.repeat(there, counts)
+
+        def laid(model: PersonalModel, name: str) -> tuple[Tensor, np.ndarray]:
+            shared = model.shared[name]
+            starts = np.arange(len(trained), dtype=np.int64) * len(shared)
+            values = shared.repeat(len(trained), *[1] * (shared.ndim - 1))
+            if name in model.names:
+                own = model.kept.tensors[f"{model.slot}/{name}"]
+                at = torch.from_numpy(starts[owner] + held.rows[places]).to(values.device)
+                values[at] = take_rows(own, torch.from_numpy(places)).to(values.device)
+            return values, starts
+
+        return laid
 
     def _computed(
-        self, tables: Tree, dense: Tree, offsets: list[Tensor], batch: Batch, chunk: _Chunk
+        self, tables: Tree, dense: Tree, starts: dict[str, np.ndarray], batch: Batch
     ) -> tuple[Tensor, Tensor]:
         """All clients at once; one by one from the first time on that the module cannot be mapped."""
         if self._filled is None:
             try:
+                offsets = [torch.from_numpy(starts[name]).to(self.device) for name in tables]
                 return self._mapped(tables, dense, offsets, batch)
             except (NotBatchable, RuntimeError, NotImplementedError):
                 self._filled = Filled(self._module)
-        return self._one_by_one(tables, dense, offsets, batch, chunk)
+        return self._one_by_one(tables, dense, starts, batch)
 
     def _mapped(self, tables: Tree, dense: Tree, offsets: list[Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
         objective = self.problem.objective
@@ -174,18 +207,23 @@ class Predictor:
 
         return vmap(one)(dense, offsets, batch)
 
-    def _one_by_one(self, tables: Tree, dense: Tree, offsets: list[Tensor], batch: Batch, chunk: _Chunk):
+    def _one_by_one(self, tables: Tree, dense: Tree, starts: dict[str, np.ndarray], batch: Batch):
         assert self._filled is not None
         objective, losses, outputs = self.problem.objective, [], []
-        edges = {n: [*at.tolist(), len(tables[n])] for n, at in zip(tables, offsets, strict=True)}
-        for k in range(len(chunk.clients)):
-            own = {n: tables[n][slice(*list(pairwise(edges[n]))[k])] for n in tables}
+        for k in range(len(batch["sample_mask"])):
+            own = {n: tables[n][slice(*_span(starts[n], k, len(tables[n])))] for n in tables}
             self._filled.fill(own | {n: value[k] for n, value in dense.items()})
             data = {n: values[k] for n, values in batch.items()}
             found, output = self._filled.losses(objective, data, data["sample_mask"])
             losses.append(found.expand(data["sample_mask"].shape))
             outputs.append(output)
         return torch.stack(losses), torch.stack(outputs)
+
+
+def _span(starts: np.ndarray, k: int, rows: int) -> tuple[int, int]:
+    """The rows of client k: up to where the next one's begin, or all if they share them."""
+    behind = starts[starts > starts[k]]
+    return int(starts[k]), int(behind[0]) if len(behind) else rows
 
 
 @dataclass(frozen=True)

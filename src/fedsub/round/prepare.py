@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedsub.errors import MethodError
 from fedsub.method.parts import Personal
 from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm, Options, Prepared, Trains
@@ -39,10 +40,11 @@ class Trainer(Trains):
         workers: int = 1,
         on_bad_update: str = "skip",
         scratch: Path | None = None,
+        rounds: int | None = None,
     ):
         self.problem, self.method, self.params, self.engine = problem, method, params, engine
         population = Population.of(problem)
-        self.server = ServerHalf(method, population, params, seed=seed)
+        self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
         self.memory = ClientState.of(method.parts, problem, params, scratch)
         self.memory.fill(method.parts, origin_in(problem, params, seed))
         half = ClientHalf(problem, method, plan, seed, self.server.sampler.reports)
@@ -83,15 +85,27 @@ class _Both(Remembered):
         self._server.tracking = self._here.tracking = on
 
 
+def _check_own(method: Method, problem: Problem) -> None:
+    """Refuse a method that says nothing of parameters that are meant to be clients' own."""
+    own = problem.objective.own
+    if own and not method.pooled and not any(isinstance(part, Personal) for part in method.parts):
+        listed = " and ".join(own)
+        raise MethodError(
+            f"The objective has parameters that are meant to be every client's own ({listed}), and {method.name} would "
+            f"share them; give it personal={list(own)!r}, or personal=[] if one value for all is meant."
+        )
+
+
 def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options) -> Prepared:
     """Fit a method to a problem: compositions of slots here, others as they say themselves."""
     if not isinstance(method, Method):
         return method.prepare(problem, params, options)
+    _check_own(method, problem)
     choice = choose(
         problem, method, params, engine=options.engine, chunk=options.chunk, compile=options.compile, seed=options.seed
     )
     trainer = Trainer(
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
-        workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch,
+        workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
     )  # fmt: skip
     return Prepared(trainer, choice.reason, choice.plan.columns, choice.fallback)

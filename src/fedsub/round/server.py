@@ -43,13 +43,15 @@ class Opened:
 class ServerHalf:
     """``params`` is the shared model, which rounds change in place."""
 
-    def __init__(self, method: Method, population: Population, params: Tree, *, seed: int = 0):
+    def __init__(
+        self, method: Method, population: Population, params: Tree, *, seed: int = 0, rounds: int | None = None
+    ):
         self.method, self.population, self.params, self.seed = method, population, params, seed
         device = next(iter(params.values())).device
         check_patterns(method.local.groups, population.names, type(method.local).__name__)
         self.average = method.average.bind(population, device)
         self.sampler = method.sampler.bind(population.sizes)
-        self.rule = method.server.fitted(method.sampler.share(len(population)))
+        self.rule = method.server.fitted(method.sampler.share(len(population)), rounds)
         self.state: Tree = self.rule.init(params, population.tables)
         self.slots: dict[str, dict[str, Tree]] = {
             part.key: {slot: {n: torch.zeros_like(p) for n, p in params.items()} for slot in part.server_slots}
@@ -156,19 +158,32 @@ class ServerHalf:
             self.sampler.observe(number, clients, seen.get("loss", nothing), seen.get("deviation", nothing))
 
     def model(self, number: int) -> Tree:
-        """The parameters after round ``number``, for reading: a copy if rows must be brought up to date first."""
-        if not self.rule.lazy or number == self._settled:
+        """What is evaluated after round ``number``: a copy if rows must be brought up to date first, or of a mean."""
+        if number == self._settled:
             return self.params
-        tables = self.population.tables
-        params = {name: p.clone() if name in tables else p for name, p in self.params.items()}
-        self.rule.catch_up(params, None, {n: v.clone() for n, v in self.state.items()}, self._time(number))
-        return params
+        params, state = self.params, self.state
+        if self.rule.lazy:
+            tables = self.population.tables
+            params = {name: p.clone() if name in tables else p for name, p in params.items()}
+            state = {name: v.clone() for name, v in state.items()}
+            self.rule.catch_up(params, None, state, self._time(number))
+        return self.rule.outcome(params, state, self._time(number))
 
     def settle(self, number: int) -> None:
-        """Bring every row up to date in place, at the end of training."""
+        """Make the parameters in place what is kept, at the end of training: every row up to date, or its mean."""
+        time = self._time(number)
         if self.rule.lazy:
-            self.rule.catch_up(self.params, None, self.state, self._time(number))
-            self._settled = number
+            self.rule.catch_up(self.params, None, self.state, time)
+        for name, value in self.rule.outcome(self.params, self.state, time).items():
+            if value is not self.params[name]:
+                self.params[name].copy_(value)
+        self._settled = number
+
+    def bring_up_to_date(self) -> None:
+        """Before the first round, with the state of an earlier training: what is owed to rows since is given them."""
+        if self.rule.lazy:
+            self.rule.catch_up(self.params, None, self.state, self._time(0))
+        self._settled = -1  # what is evaluated may be a mean
 
     def _time(self, number: int) -> int:
         """The server's own count of rounds: those in which nobody took part leave everything as it is."""

@@ -1,15 +1,21 @@
-"""Callbacks: how a progress bar, TensorBoard or any other tracker follows a run."""
+"""Callbacks: how a progress bar or a tracker (`fedsub.running.trackers`) follows a run."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedsub.errors import MissingExtra
+if TYPE_CHECKING:
+    from fedsub.running.now import Now
 
 
 class Callback:
-    """Every hook is optional. ``info`` has method, seed, rounds, first (the first round to come) and out."""
+    """Every hook is optional. ``info`` has method, seed, rounds, first (the first round to come) and out.
+
+    From ``on_start`` on, ``self.now`` is the run as it is: its model, each client's own, and evaluations
+    (`fedsub.running.now.Now`). What is not asked for costs nothing.
+    """
+
+    now: Now
 
     def on_start(self, info: dict[str, Any]) -> None: ...
     def on_round(self, record: dict[str, Any]) -> None: ...
@@ -30,31 +36,3 @@ class Progress(Callback):
 
     def on_event(self, sentence: str) -> None:
         print(sentence, flush=True)
-
-
-class TensorBoard(Callback):
-    """Writes every number of a record as a scalar. Needs ``pip install "fedsub[tensorboard]"``."""
-
-    def __init__(self, folder: str):
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as err:
-            raise MissingExtra('TensorBoard is not installed; run: pip install "fedsub[tensorboard]"') from err
-        self._make, self._folder, self._writer = SummaryWriter, folder, None
-
-    def on_start(self, info: dict[str, Any]) -> None:
-        # A resumed run rewrites the rounds after its checkpoint: purge what was logged beyond it.
-        # In a comparison two runs may share a method and a seed; their directories differ.
-        name = os.path.basename(info["out"]) if info["out"] else f"{info['method']}-seed{info['seed']}"
-        folder = f"{self._folder}/{name}"
-        self._writer = self._make(folder, purge_step=info["first"])
-
-    def on_round(self, record: dict[str, Any]) -> None:
-        assert self._writer is not None
-        for name, value in record.items():
-            if name != "round" and isinstance(value, int | float):
-                self._writer.add_scalar(name.replace(".", "/"), value, record["round"])
-
-    def on_end(self, summary: dict[str, Any]) -> None:
-        if self._writer is not None:
-            self._writer.close()

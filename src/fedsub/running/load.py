@@ -20,6 +20,7 @@ from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import digest
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, FedsubError, ObjectiveError
+from fedsub.objective.numbering import Ids, stamped
 from fedsub.objective.objective import Objective
 from fedsub.objective.recipe import changed, make
 from fedsub.running import keep
@@ -52,6 +53,12 @@ class Trained:
     recipe: Mapping[str, Any] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
 
+    @property
+    def ids(self) -> dict[str, Ids]:
+        """The original id of every row by table, where it is known."""
+        named = self.config.get("numbering", {})
+        return {table: self.vocabulary[space] for table, (space, _) in named.items() if space in self.vocabulary}
+
     @cached_property
     def params(self) -> Tree:
         return {name: self.values[name] for name in self.config["parameters"]}
@@ -67,7 +74,7 @@ class Trained:
         if not isinstance(model, nn.Module):
             raise ObjectiveError(f"module must be a torch.nn.Module or an Objective, got {module!r}.")
         values = self.values if client is None else self.values | self._own(client)
-        return filled(model, values, self.config, self.path)
+        return stamped(filled(model, values, self.config, self.path), self.ids)
 
     def _own(self, client: Any) -> Tree:
         """A client's own parameters; of a table the shared one with the client's rows in it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 from torch import nn
 
 from fedsub.errors import ConfigError, RunError
+from fedsub.objective.numbering import stamped
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import template
 from fedsub.trees import Tree
 
 _OPS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-HIGHER_IS_BETTER = ("accuracy", "auc")
+HIGHER_IS_BETTER = ("accuracy", "auc", "hr", "ndcg", "mrr", "recall", "precision")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Target:
             return text
         if not isinstance(text, str):
             raise ConfigError(f"A target is text like train.ce<=0.65, or a Target; got {text!r}.")
-        match = re.fullmatch(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", text)
+        match = re.fullmatch(r"\s*([\w.@]+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", text)
         try:
             if match:
                 return cls(match[1], match[2], float(match[3]))
@@ -45,16 +46,41 @@ class Target:
         raise ConfigError(f"Cannot read the target {text!r}; write it like train.ce<=0.65 or test.auc>=0.7.")
 
     def reached(self, record: dict[str, Any]) -> bool:
+        """Whether it holds in a record; what holds before training (round 0) was not reached by it."""
         value = record.get(self.metric)
+        if record.get("round") == 0:
+            return False
         return isinstance(value, int | float) and not math.isnan(value) and _OPS[self.op](value, self.value)
 
     def __str__(self) -> str:
         return f"{self.metric}{self.op}{self.value:g}"
 
 
-def better(metric: str) -> str:
-    """Whether "higher" or "lower" values of a metric are better."""
-    return "higher" if metric.rsplit(".", 1)[-1] in HIGHER_IS_BETTER else "lower"
+def better(metric: str, declared: Mapping[str, str] | None = None) -> str:
+    """Whether "higher" or "lower" values of a metric are better; metrics of your own say so (`Result.directions`)."""
+    kind = metric.rsplit(".", 1)[-1]
+    return (declared or {}).get(kind) or ("higher" if kind.partition("@")[0] in HIGHER_IS_BETTER else "lower")
+
+
+WORSE = 0.01  # how far above its start, as a share, the training loss may end: a round of a few clients is noisy
+
+
+def divergence(history: Sequence[Mapping[str, Any]]) -> str:
+    """Why a run counts as diverged, in a sentence; "" if it does not.
+
+    It did if a loss ended at no finite number, or the training loss more than 1 % above that of the untrained model
+    (round 0): then its best round is one of a model that went wrong.
+    """
+    for metric in dict.fromkeys(name for record in history for name in record if name.endswith((".ce", ".loss"))):
+        measured = [r[metric] for r in history if isinstance(r.get(metric), int | float)]
+        first, last = measured[0], measured[-1]
+        risen = metric.startswith("train.") and last > first + WORSE * abs(first)
+        if len(measured) < 2 or (math.isfinite(last) and not risen):
+            continue
+        end = f"{last:.4g}" if math.isfinite(last) else "infinity" if last > 0 else "a value that is no number"
+        above = f", above {first:.4g} before training" if math.isfinite(first) else ""
+        return f"diverged: {metric} ended at {end}{above}; lower lr, or scale plain value columns"
+    return ""
 
 
 @dataclass
@@ -76,6 +102,7 @@ class Result:
     peak_bytes: int = 0
     params: Tree = field(default_factory=dict, repr=False)
     problem: Problem | None = field(default=None, repr=False)
+    directions: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the user's own metrics and rankings
     objective: Callable[[], Objective] | None = field(default=None, repr=False)  # makes it, where it is known
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
@@ -96,11 +123,23 @@ class Result:
         return next((r["round"] for r in self.history if goal.reached(r)), None)
 
     def best(self, metric: str) -> float:
-        """The best value of a metric over the evaluated rounds; nan if there is none."""
-        values = [v for v in self.series(metric)[1] if not math.isnan(v)]
+        """The best value of a metric over the evaluated rounds; the untrained model (round 0) does not count.
+
+        nan if there is none.
+        """
+        values = [v for number, v in zip(*self.series(metric), strict=True) if number > 0 and not math.isnan(v)]
         if not values:
             return float("nan")
-        return max(values) if better(metric) == "higher" else min(values)
+        return max(values) if self.better(metric) == "higher" else min(values)
+
+    def better(self, metric: str) -> str:
+        """Whether "higher" or "lower" values of a metric are better."""
+        return better(metric, self.directions)
+
+    @property
+    def diverged(self) -> str:
+        """Why the run counts as diverged, in a sentence (`divergence`); "" if it does not."""
+        return divergence(self.history)
 
     def bytes_per_client(self) -> float:
         """Mean bytes, down and up together, that one participation of a client costs."""
@@ -118,7 +157,7 @@ class Result:
             own = dict(made.named_parameters())
             for name, value in self.params.items():
                 own[name].data = value
-            return made.eval()
+            return stamped(made.eval(), {name: space.vocabulary for name, space in self.problem.tables.items()})
         if self.path is None:
             raise RunError(
                 f"The trained parameters of {self.method}, seed {self.seed}, were not kept: a comparison keeps them in "
@@ -140,6 +179,8 @@ class Result:
             "peak_bytes": self.peak_bytes,
             "down": sum(r["down"] for r in self.history),
             "up": sum(r["up"] for r in self.history),
+            "diverged": self.diverged,
+            "directions": dict(self.directions),
             "final": self.final,
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from fedsub.disk.files import JsonLines, dump
 from fedsub.errors import CheckpointError, ConfigError, DataError, nearest
 from fedsub.method.described import describe
 from fedsub.method.training import Algorithm, Options
+from fedsub.objective.code import code_of
+from fedsub.objective.numbering import digest_of
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator
@@ -27,6 +29,7 @@ from fedsub.running.callbacks import Callback
 from fedsub.running.device import check_device
 from fedsub.running.result import Result, Target
 from fedsub.running.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
+from fedsub.running.start import WarmStart
 
 __all__ = ["Interrupted", "deferred_interrupt", "finished_result", "peak_memory", "run", "run_config"]
 
@@ -38,6 +41,7 @@ def run(
     *,
     rounds: int,
     test: Clients | None = None,
+    validation: Clients | None = None,
     splits: dict[str, Clients] | None = None,
     seed: int = 0,
     engine: str = "auto",
@@ -52,6 +56,9 @@ def run(
     on_bad_update: str = "skip",
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    force_code: bool = False,
+    start: Any = None,
+    start_state: bool = False,
     checkpoint_every: int = 10,
     callbacks: Sequence[Callback] = (),
     copy: bool = True,
@@ -59,40 +66,53 @@ def run(
 ) -> Result:
     """Train ``objective`` with ``method`` on ``clients`` for ``rounds`` rounds.
 
-    Evaluated are the splits "train" (``clients``) and, if given, "test"; or those in ``splits``. With
-    ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
-    checkpoint, giving the same numbers as a run that was never interrupted. ``workers`` (threads, each
-    with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the chance that a
-    sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
+    Evaluated are the splits "train" (``clients``) and, if given, "validation" and "test"; or those in ``splits``.
+    With ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
+    checkpoint, giving the same numbers as a run that was never interrupted; with more ``rounds`` than before it is
+    trained further. A forward or loss whose code has changed since is refused then, unless ``force_code``.
+    ``workers`` (threads, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
+    chance that a sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
+
+    ``start``: begin with the parameters of another run (its directory, `Trained` or `Result`), of a module or of a
+    state dict; ``start_state``: with what the run's server remembers, too. Rows of a table go by id: data of new ids
+    are read with ``vocabulary=…, grow=True``, and a numbering that is another one is refused.
     """
     _check_arguments(rounds, seed, chunk, workers, lost, on_bad_update, checkpoint_every, settings)
-    _check_types(method, objective, clients, test, splits, evaluate, callbacks)
+    _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks)
     check_device(device)
     goal = Target.parse(target) if target is not None else None
     if stop_at_target and goal is None:
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
+    if start_state and start is None:
+        raise ConfigError("start_state=True goes with a run to start from; name it: start='runs/a'.")
+    begin = WarmStart.of(start, state=start_state) if start is not None else None
     config = run_config(
-        method, objective, clients, rounds=rounds, test=test, splits=splits, seed=seed, engine=engine, device=device,
+        method, objective, clients, rounds=rounds, test=test, validation=validation, splits=splits, seed=seed,
+        engine=engine, device=device,
         evaluate=evaluate, target=goal, stop_at_target=stop_at_target, lost=lost, on_bad_update=on_bad_update,
-        settings=settings,
+        settings=settings, start=begin,
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
     params = problem.params(torch.device(device), copy=copy)
+    rows = begin.fill(params, problem) if begin is not None else {}
     with one_thread(), same_random_state(params):
-        session = Session(problem, method, params, config, callbacks, out, checkpoint_every, resume)
+        session = Session(problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code)
         try:
             if session.started:  # a configuration that differs is refused first
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
-            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch)
+            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds)
             ready = prepare(method, problem, params, options)
             session.event(ready.reason)
             if ready.fallback and engine == "batched":
                 warnings.warn(ready.reason, stacklevel=2)
+            if begin is not None and session.restored is None:
+                for sentence in begin.carry(ready.trainer, method, rows):
+                    session.event(sentence)
             evaluator = Evaluator(
-                problem, _splits(clients, test, splits), evaluate or Evaluate(), ready.columns, clients
+                problem, _splits(clients, test, validation, splits), evaluate or Evaluate(), ready.columns, clients
             )
             initial = session.history[0] if session.history else evaluate_at(ready.trainer, evaluator, 0)
             if goal is not None:
@@ -114,6 +134,7 @@ def run_config(
     *,
     rounds: int,
     test: Clients | None = None,
+    validation: Clients | None = None,
     splits: dict[str, Clients] | None = None,
     seed: int = 0,
     engine: str = "auto",
@@ -124,6 +145,8 @@ def run_config(
     lost: float = 0.0,
     on_bad_update: str = "skip",
     settings: dict[str, Any] | None = None,
+    start: Any = None,
+    start_state: bool = False,
     **other_run_options_ignored: Any,
 ) -> dict[str, Any]:
     """What `run` with these arguments writes to config.json: all that its numbers depend on.
@@ -140,13 +163,15 @@ def run_config(
         "rounds": rounds,
         "engine": engine,
         "device": str(device),
-        "evaluate": _plan(plan),
-        "splits": {name: part.fingerprint for name, part in _splits(clients, test, splits).items()},
+        "evaluate": plan.describe(),
+        "splits": {name: part.fingerprint for name, part in _splits(clients, test, validation, splits).items()},
         "data": clients.fingerprint,
         "parameters": {n: [list(p.shape), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()},
         "tables": {name: list(objective.columns_of(name)) for name in objective.tables},
+        "numbering": _numbering(objective, clients),
         "inputs": list(objective.inputs) if objective.inputs is not None else None,
         "loss": describe(objective.loss),
+        "code": code_of(objective),
         **({"l2": objective.l2} if objective.l2 else {}),
         **({"whole": sorted(objective.whole)} if objective.whole else {}),
         "constants": keep.constants(objective.module),
@@ -155,20 +180,25 @@ def run_config(
         "lost": lost,
         "on_bad_update": on_bad_update,
         "settings": settings or {},
+        **({"start": WarmStart.of(start, state=start_state).describe()} if start is not None else {}),
     }
 
 
-def _splits(clients: Clients, test: Clients | None, splits: dict[str, Clients] | None) -> dict[str, Clients]:
-    if splits is not None:
-        return splits
-    return {"train": clients} | ({"test": test} if test is not None else {})
+def _numbering(objective: Objective, clients: Clients) -> dict[str, list[str | None]]:
+    """[space, digest of the ids that its rows stand for] by table."""
+    columns = {name: objective.columns_of(name)[0] for name in objective.tables}
+    known = {n: clients.space_of(c) for n, c in columns.items() if c in clients.columns and clients.columns[c].space}
+    return {name: [space.name, digest_of(space)] for name, space in known.items()}
 
 
-def _plan(plan: Evaluate) -> dict[str, Any]:
-    slices = {name: {**vars(part), "columns": list(part.columns)} for name, part in plan.slices.items()}
-    samples = dict(plan.samples) if isinstance(plan.samples, Mapping) else plan.samples
-    found = {"every": plan.every, "samples": samples, "final_samples": plan.final_samples}
-    return found | ({"slices": slices} if slices else {})
+def _splits(
+    clients: Clients, test: Clients | None, validation: Clients | None, splits: dict[str, Clients] | None
+) -> dict[str, Clients]:
+    return splits if splits is not None else {"train": clients} | _given(test, validation)
+
+
+def _given(test: Clients | None, validation: Clients | None) -> dict[str, Clients]:
+    return {name: part for name, part in (("validation", validation), ("test", test)) if part is not None}
 
 
 def _check_arguments(
@@ -214,14 +244,14 @@ def _check_settings(value: Any, where: str) -> None:
             ) from err
 
 
-def _check_types(method, objective, clients, test, splits, evaluate, callbacks) -> None:
+def _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks) -> None:
     if not isinstance(method, Algorithm):
         raise ConfigError(f"method must be a Method, such as fedsub.methods.fedsubavg(); got {method!r}.")
     if not isinstance(objective, Objective):
         raise ConfigError(f"objective must be an Objective(module, loss, tables), got a {type(objective).__name__}.")
     if splits is not None and not (isinstance(splits, dict) and all(isinstance(name, str) for name in splits)):
         raise ConfigError(f"splits must be a dict {{name: Clients}}, got {splits!r}.")
-    named = {"clients": clients} | ({"test": test} if test is not None else {})
+    named = {"clients": clients} | _given(test, validation)
     named |= {f"splits[{name!r}]": part for name, part in (splits or {}).items()}
     for name, part in named.items():
         if not isinstance(part, Clients):
@@ -259,4 +289,4 @@ def finished_result(path: str | os.PathLike[str]) -> Result:
             f"{file} is missing or damaged ({reason}); delete {folder} to train it again, or only its result.json "
             "to go on from its newest checkpoint with resume."
         ) from err
-    return Result(history=history, path=folder, **fields)
+    return Result(history=history, path=folder, directions=summary.get("directions", {}), **fields)

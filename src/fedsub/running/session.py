@@ -20,8 +20,9 @@ from fedsub.method.training import Trains
 from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
-from fedsub.running import keep
-from fedsub.running.result import Result, Target
+from fedsub.running import going_on, keep
+from fedsub.running.now import Now
+from fedsub.running.result import Result, Target, divergence
 
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
 
@@ -33,7 +34,9 @@ class Interrupted(RunError):
 class Session:
     """A run in this process. Making it only looks at ``out``; `open` takes the directory and restores from it."""
 
-    def __init__(self, problem, method, params, config, callbacks, out, every: int, resume: bool):
+    def __init__(
+        self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False
+    ):
         self.problem, self.method, self.params, self.config = problem, method, params, config
         self.callbacks, self.every = callbacks, every
         self.history: list[dict[str, Any]] = []
@@ -42,7 +45,7 @@ class Session:
         self.dir = RunDir(out) if out is not None else None
         self.saved: Checkpoints | None = None
         self.restored: Snapshot | None = None
-        self.resume, self.opened = resume, False
+        self.resume, self.force_code, self.opened = resume, force_code, False
         self._refuse_started()
 
     @property
@@ -61,10 +64,15 @@ class Session:
         if self.opened or self.dir is None:
             return
         self._refuse_started()
-        self.dir.start(self.config)
+        other = going_on.compare_with(self.dir, self.config, self.method, force_code=self.force_code)
+        self.dir.start(self.config, going_on.free)
         self.opened = True
+        if other.rounds_before is not None:
+            self.dir.ask_for(self.config["rounds"])
         for sentence in self.events:
             self.dir.log_event(sentence)
+        for sentence in other.sentences(self.config["rounds"]):
+            self.event(sentence)
         self.saved = Checkpoints(self.dir.checkpoints)
         self._restore()
         self.engine_name = self.engine_name or self._chosen_before()
@@ -125,6 +133,11 @@ class Session:
         trainer.state.tracking = self.saved is not None
         if self.restored is not None:
             trainer.state.restore({**self.restored.tensors, **self.restored.tables})
+        evaluator.training = True
+        now = Now(self.problem, trainer, evaluator, self.first - 1)
+        for callback in self.callbacks:
+            callback.now = now
+        self._tell_of(evaluator)
         self._tell("on_start", self._info(rounds))
         start = time.perf_counter() - self.spent
         done = stop_at_target and goal is not None and any(map(goal.reached, self.history))
@@ -136,6 +149,7 @@ class Session:
                 number += 1
                 begin, cpu = time.perf_counter(), time.process_time()
                 report = trainer.round(number)
+                now.round = number
                 record = self._describe(number, report)
                 self.spent = time.perf_counter() - start
                 last = number == rounds
@@ -143,14 +157,17 @@ class Session:
                     record |= evaluate_at(trainer, evaluator, number)
                     done = stop_at_target and goal is not None and goal.reached(record)
                 self._note(report)
+                self._tell_of(evaluator)
                 self._record(record, report, time.perf_counter() - begin, time.process_time() - cpu)
                 if number % self.every == 0 or last or done or interrupted():
                     self._save(trainer, number)
                 if interrupted() and not last and not done:
                     raise Interrupted(self._how_to_resume(number))
             trainer.settle(number)
-            final = _evaluate_finally(trainer, evaluator, number)
-        self._warn_of_divergence()
+            final = evaluator.final(trainer.model(number))
+            self._tell_of(evaluator)
+        if said := divergence(self.history):
+            self.event(said)
         result = Result(
             method=self.method.name,
             seed=self.config["seed"],
@@ -163,6 +180,7 @@ class Session:
             peak_bytes=peak_memory(),
             params=self.params,
             problem=self.problem,
+            directions=evaluator.plan.directions,
         )
         if self.dir is not None:
             model = trainer.model(number)
@@ -172,16 +190,6 @@ class Session:
             self.dir.finish(result.summary() | {"files": keep.end(self.dir.path, self.problem, self.params, model)})
         self._tell("on_end", result.summary())
         return result
-
-    def _warn_of_divergence(self) -> None:
-        """A table of best values would hide that training only made things worse."""
-        for metric in ("train.ce", "train.loss"):
-            measured = [r[metric] for r in self.history if isinstance(r.get(metric), float)]
-            if len(measured) > 1 and not measured[-1] <= measured[0]:
-                self.event(
-                    f"diverged: {metric} ended at {measured[-1]:.4g}, above {measured[0]:.4g} before training; "
-                    "lower lr, or scale plain value columns"
-                )
 
     def _describe(self, number: int, report: RoundReport) -> dict[str, Any]:
         return {
@@ -193,6 +201,10 @@ class Session:
             "lost": len(report.lost),
             "rejected": len(report.rejected),
         }
+
+    def _tell_of(self, evaluator: Evaluator) -> None:
+        for sentence in evaluator.sentences():
+            self.event(sentence)
 
     def _note(self, report: RoundReport) -> None:
         if len(report.rejected):
@@ -262,20 +274,12 @@ class Session:
     def _how_to_resume(self, number: int) -> str:
         if self.dir is None:
             return f"Stopped after round {number}; without an output directory there is nothing to resume."
-        return f"Stopped after round {number}, which is saved. Go on with: fedsub resume {self.dir.path}"
+        return f"Stopped after round {number}, which is saved. Go on with {going_on.how_to_go_on(self.dir.path)}"
 
 
 def evaluate_at(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
     """The metrics after round ``number``: of the model, and those that a trainer measures itself."""
     return evaluator(trainer.model(number)) | trainer.measures(evaluator.splits)
-
-
-def _evaluate_finally(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
-    """Everything, by split."""
-    final = evaluator.final(trainer.model(number))
-    for split, found in trainer.final_measures(evaluator.splits).items():
-        final[split] = {**final.get(split, {}), **found}
-    return final
 
 
 @contextmanager

@@ -15,10 +15,12 @@ from fedsub.data.clients import Clients
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError
 from fedsub.method.training import Algorithm
-from fedsub.objective.objective import Objective
+from fedsub.objective.objective import Objective, of_seed
+from fedsub.running import going_on
 from fedsub.running.callbacks import Callback
 from fedsub.running.result import Result, Target, mean_std
 from fedsub.running.run import Interrupted, deferred_interrupt, finished_result, run, run_config
+from fedsub.running.start import Starts
 from fedsub.study.costs.devices import Devices, named
 from fedsub.study.costs.estimate import estimated_seconds
 
@@ -29,7 +31,8 @@ MOST_SEEDS = 10_000
 class Comparison:
     """Results by method label, one per seed that came to its end.
 
-    A method without any is left out; ``notes`` say why, and are shown with the table. ``devices`` are what the
+    A method without any is left out; ``notes`` say why, name the runs that diverged, and are shown with the table.
+    ``failed`` are the runs that did not come to an end, as (label, seed). ``devices`` are what the
     time of a round is estimated for (a preset's name, `fedsub.study.costs.Devices`, or None).
     """
 
@@ -39,11 +42,21 @@ class Comparison:
     path: Path | None = None
     notes: list[str] = field(default_factory=list)
     devices: str | Devices | None = "phones"
+    failed: list[tuple[str, int]] = field(default_factory=list)
     _clocks: dict[Path, dict[int, float]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.devices = named(self.devices)
         self.results = {label: list(results) for label, results in self.results.items() if results}
+        for label, seeds in self.diverged.items():
+            why = next(r.diverged for r in self.results[label] if r.seed == seeds[0])
+            self.notes.append(f"{label}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}, {why}")
+
+    @property
+    def diverged(self) -> dict[str, list[int]]:
+        """The seeds of the runs that diverged, by method; a method without any is not named."""
+        found = {label: [r.seed for r in results if r.diverged] for label, results in self.results.items()}
+        return {label: seeds for label, seeds in found.items() if seeds}
 
     def metrics(self) -> list[str]:
         """Every metric that some run measured, in order."""
@@ -57,6 +70,7 @@ class Comparison:
         out = []
         for label, results in self.results.items():
             row: dict[str, Any] = {"method": label, "seeds": len(results)}
+            row["diverged"] = self.diverged.get(label, [])
             if self.target is not None:
                 row["first"] = [r.first_round(self.target) for r in results]
             for metric in self.metrics():
@@ -114,12 +128,15 @@ class Comparison:
 def compare(
     methods: Mapping[str, Algorithm],
     objective: Objective | Callable[[int], Objective],
-    clients: Clients,
+    clients: Clients | Callable[[int], Mapping[str, Clients]],
     *,
     rounds: int,
     seeds: int | Iterable[int] = 1,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    force_code: bool = False,
+    start: Any = None,
+    start_state: bool = False,
     target: str | Target | None = None,
     metric: str | None = None,
     devices: str | Devices | None = "phones",
@@ -128,59 +145,85 @@ def compare(
 ) -> Comparison:
     """Train every method with every seed and compare; ``options`` go to `run`.
 
-    ``objective`` may be a function of the seed, to start every seed from its own initialisation. With
-    ``out`` each run has its directory there; ``resume=True`` skips finished ones and continues the rest.
-    A run that cannot go on, such as one that diverged, is noted and left out; the others go on.
+    ``objective`` should be a function of the seed, so that every seed starts from an initialisation of its own
+    (`fedsub.objective.objective.of_seed`): one `Objective` gives all seeds the same start, which is noted. ``clients``
+    may be a function of the seed too, that gives the parts of a split of its own, {"train": …, "test": …} and, to
+    choose a round by, "validation":
+
+        compare(methods, objective, lambda seed: dict(zip(("train", "test"), clients.split(0.8, seed=seed))), seeds=5)
+
+    With ``out`` each run has its directory there; ``resume=True`` skips finished ones and continues the rest: methods,
+    seeds and rounds may be added. ``start`` is for every run what `run` takes, or the directory of another comparison
+    (or run of the command line): the run of the same method and seed there, or its only one. ``force_code``: go on
+    although the code of forward or loss has changed.
+    A run that cannot go on (NaN everywhere) is noted and left out, and the others go on; one that came to its end
+    with a loss above that of the untrained model is noted and marked as diverged.
     ``devices`` ("phones", "datacentre", None or `fedsub.study.costs.Devices`): what the report estimates time for.
     """
     devices = named(devices)
     goal = Target.parse(target) if target is not None else None
     runs = _Runs(methods, objective, clients, _seed_list(seeds), Path(out) if out is not None else None)
-    runs.check(resume, rounds=rounds, target=goal, **options)
+    starts = Starts(start, start_state)
+    other_code = runs.check(resume, force_code, starts, rounds=rounds, target=goal, **options)
     results: dict[str, list[Result]] = {label: [] for label in methods}
-    notes: list[str] = []
-    failed: RunError | None = None
+    notes = runs.notes()
+    known = len(notes)
+    failed: list[tuple[str, int]] = []
+    first_error: RunError | None = None
     with deferred_interrupt() as interrupted:
-        for label, seed, own, folder in runs:
+        for label, seed, folder, made in runs:
             if interrupted():  # in the last round of a run, or between two
-                raise Interrupted(f"Stopped between two runs. Go on with: fedsub resume {out}")
-            if folder is not None and resume and RunDir(folder).finished:
+                raise Interrupted(_stopped("Stopped between two runs", runs.out))
+            if folder is not None and resume and going_on.finished(folder, rounds):
                 result = finished_result(folder)
-                result.objective = partial(runs.objective_of, seed)
+                result.objective = partial(of_seed, objective, seed)
+                notes += [
+                    f"{label}, seed {seed}, was trained before {what} changed." for what in other_code.get(folder, ())
+                ]
             else:
                 try:
+                    own, train, parts = made()
                     result = run(
-                        methods[label], own(), clients, rounds=rounds, seed=seed, out=folder, resume=resume,
-                        target=goal, callbacks=callbacks, **options,
+                        methods[label], own, train, rounds=rounds, seed=seed, out=folder, resume=resume,
+                        force_code=force_code, target=goal, callbacks=callbacks, start=starts.of(slug(label), seed),
+                        **parts, **options,
                     )  # fmt: skip
+                except Interrupted as error:
+                    raise Interrupted(_stopped(str(error).partition(", which")[0], runs.out)) from error
                 except RunError as error:
-                    if isinstance(error, Interrupted) or isinstance(error.__cause__, OSError):
+                    if isinstance(error.__cause__, OSError):
                         raise  # a full disk would stop the others too
                     notes.append(f"{label}, seed {seed}, stopped: {error}")
-                    failed = failed or error
+                    failed.append((label, seed))
+                    first_error = first_error or error
                     for callback in callbacks:
                         callback.on_event(notes[-1])
                     continue
                 result.params = {}  # keep the curves, not a model per run
             result.method = label
             results[label].append(result)
-    if failed is not None and not any(results.values()):
-        if len(notes) == 1:
-            raise failed
-        raise RunError("No run came to its end:\n" + "\n".join(f"  {note}" for note in notes)) from failed
-    comparison = Comparison(results, goal, metric or "", runs.out, notes, devices)
+            notes += [f"{label}, seed {seed}: {said}" for said in going_on.changes_of_code(folder)]
+    if first_error is not None and not any(results.values()):
+        if len(failed) == 1:
+            raise first_error
+        raise RunError("No run came to its end:\n" + "\n".join(f"  {note}" for note in notes[known:])) from first_error
+    comparison = Comparison(results, goal, metric or "", runs.out, notes, devices, failed)
     if metric is None:
         comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
     return comparison
 
 
+Made = tuple[Objective, Clients, dict[str, Any]]  # of a seed: objective, training data, further arguments of `run`
+
+
 @dataclass
 class _Runs:
-    """The runs of a comparison in the order they are trained: (label, seed, its objective, its directory)."""
+    """The runs of a comparison in the order they are trained: (label, seed, directory, what makes its objective and
+    data)."""
 
     methods: Mapping[str, Algorithm]
     objective: Objective | Callable[[int], Objective]
-    clients: Clients
+    clients: Clients | Callable[[int], Mapping[str, Clients]]
     seeds: list[int]
     out: Path | None
 
@@ -201,31 +244,74 @@ class _Runs:
         folders = [slug(label) for label in self.methods]
         if len(set(folders)) < len(folders):
             raise ConfigError(f"Two labels give the same directory name: {', '.join(self.methods)}; rename one.")
+        train, _ = self.data_of(self.seeds[0])
         for label, method in self.methods.items():
             try:
-                method.check_population(self.clients.sizes)
+                method.check_population(train.sizes)
             except MethodError as error:
                 raise MethodError(f"{label}: {error}") from error
 
-    def __iter__(self) -> Iterator[tuple[str, int, Callable[[], Objective], Path | None]]:
+    def __iter__(self) -> Iterator[tuple[str, int, Path | None, Callable[[], Made]]]:
         for seed in self.seeds:
-            own = cache(partial(self.objective_of, seed))  # one for all methods of a seed, made when needed
+            made = cache(partial(self.made, seed))  # once for all methods of a seed, when needed
             for label in self.methods:
-                yield label, seed, own, self.out / f"{slug(label)}-seed{seed}" if self.out is not None else None
+                yield label, seed, self.out / f"{slug(label)}-seed{seed}" if self.out is not None else None, made
 
-    def objective_of(self, seed: int) -> Objective:
-        return self.objective if isinstance(self.objective, Objective) else self.objective(seed)
+    def made(self, seed: int) -> Made:
+        return of_seed(self.objective, seed), *self.data_of(seed)
 
-    def check(self, resume: bool, **options: Any) -> None:
-        """Refuse directories of other runs before anything is trained: finished ones are only read later."""
-        for label, seed, own, folder in self:
+    def data_of(self, seed: int) -> tuple[Clients, dict[str, Any]]:
+        """(training data, further arguments of `run`) of a seed."""
+        if not callable(self.clients):
+            return self.clients, {}
+        parts = self.clients(seed)
+        if not isinstance(parts, Mapping) or "train" not in parts:
+            raise ConfigError(
+                f"clients({seed}) returned a {type(parts).__name__}, expected the parts of the data by name: "
+                '{"train": …, "test": …}.'
+            )
+        return parts["train"], {"splits": dict(parts)}
+
+    def notes(self) -> list[str]:
+        """What a reader of the spread over seeds must know."""
+        if len(self.seeds) < 2:
+            return []
+        out = []
+        if isinstance(self.objective, Objective):
+            out.append(
+                "All seeds start from the same initial values; give objective as a function of the seed to vary these "
+                "too."
+            )
+        if callable(self.clients):
+            out.append("Every seed has a split of its own, so the spread over seeds includes that of the data.")
+        return out
+
+    def check(self, resume: bool, force_code: bool, starts: Starts, **options: Any) -> dict[Path, tuple[str, ...]]:
+        """Refuse directories of other runs before anything is trained: finished ones are only read later.
+
+        Returns what of the code is not as it was, by directory.
+        """
+        if callable(self.clients) and (twice := [k for k in ("test", "validation", "splits") if options.get(k)]):
+            raise ConfigError(f"clients is a function, which gives all parts of the data; leave {twice[0]}= out.")
+        changed = {}
+        for label, seed, folder, made in self:
             if folder is None or not (there := RunDir(folder)).started:
                 continue
             if not resume:
                 raise CheckpointError(
                     f"{folder} holds a run already; pass resume=True to go on with it, or choose another directory."
                 )
-            there.check(run_config(self.methods[label], own(), self.clients, seed=seed, **options))
+            own, train, parts = made()
+            begin = starts.of(slug(label), seed)
+            config = run_config(self.methods[label], own, train, seed=seed, start=begin, **parts, **options)
+            changed[folder] = going_on.compare_with(there, config, self.methods[label], force_code=force_code).code
+        return changed
+
+
+def _stopped(what: str, out: Path | None) -> str:
+    if out is None:
+        return what if "without" in what else f"{what}; without an output directory there is nothing to resume."
+    return f"{what}. Go on with {going_on.how_to_go_on(out, 'compare')}"
 
 
 def _seed_list(seeds: int | Iterable[int]) -> list[int]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError, NoUsableClient
 from fedsub.families.factorisation.measures import measure
-from fedsub.families.factorisation.ranking import rank_metrics
 from fedsub.families.factorisation.rounds import Outcome, rounds_of
 from fedsub.families.factorisation.settings import SFMF, FedMAvg
 from fedsub.families.factorisation.stacks import Data, from_ratings
@@ -71,7 +70,6 @@ class FactorisationTrainer(Trains):
         self.data = _to(from_ratings(user, item, value - offset, users=len(problem.clients), items=len(w)), w)
         self.h = kept[f"{SLOT}/user"].unsqueeze(2)  # a view: what is kept changes with it
         self.rounds = rounds_of(method, self.data, w, self.h, seed=options.seed, lost=options.lost)
-        self._seen = user, item
 
     def _offsets(self, module: Factorisation, user: np.ndarray, value: np.ndarray) -> np.ndarray:
         """What is subtracted from each rating: the mean of its client, as the client keeps it, or a constant."""
@@ -130,15 +128,6 @@ class FactorisationTrainer(Trains):
         method = self.method if isinstance(self.method, FedMAvg) else FedMAvg()
         found = measure(self.data, method, self.params[TABLE], self.h)
         return {f"train.{name}": value for name, value in found.items()}
-
-    def final_measures(self, splits: dict[str, Clients]) -> dict[str, dict[str, Any]]:
-        """Ranking of every split but the training data: ``ranking``, with precision, recall and NDCG."""
-        own = self.problem.clients
-        return {
-            name: {"ranking": rank_metrics(self, clients)}
-            for name, clients in splits.items()
-            if clients is not own and clients.fingerprint != own.fingerprint
-        }
 
 
 def ratings_of(clients: Clients, item: str, value: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ where a row of A counts how often each id occurs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,11 +96,11 @@ def objective_constants(objective: Objective, clients: Clients, terms: int | Non
     module = objective.module
     if isinstance(module, LinearModel):
         columns: tuple[str, ...] = module.columns
-    elif isinstance(module, LogisticRegression) and module.slope is None:
+    elif isinstance(module, LogisticRegression) and module.slope is None and module.own is None:
         columns = tuple(module.columns)
     else:
         return None
-    if not isinstance(objective.loss, Binary | Squared | CrossEntropy):
+    if not isinstance(objective.loss, Binary | Squared | CrossEntropy) or isinstance(objective.l2, Mapping):
         return None
     return linear_constants(clients, columns, objective.loss, objective.l2, terms, bias=module.bias is not None)
 

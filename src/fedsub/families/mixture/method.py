@@ -86,7 +86,7 @@ class Mixture(Algorithm):
         if known is not None:
             found, source = known.together, "bounds of a linear model"
         else:
-            found, source = estimate_constants(functions, mu=objective.l2 or None), "estimated at the start"
+            found, source = estimate_constants(functions, mu=functions.l2 or None), "estimated at the start"
         given = {k: v for k in ("L", "mu", "L_terms") if (v := getattr(self, k)) is not None}
         if "L" in given and "L_terms" not in given and found.L_terms is not None:
             given["L_terms"] = max(given["L"], found.L_terms)

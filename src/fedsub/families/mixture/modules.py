@@ -11,13 +11,14 @@ of a chunk, as many as it has batches, all on its one copy of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsub.errors import MethodError
 from fedsub.families.mixture.layout import Layout
 from fedsub.families.mixture.memory import TermMemory
 from fedsub.objective.problem import Problem
@@ -43,6 +44,11 @@ class ModuleFunctions(Layout):
 
     def __init__(self, problem: Problem, params: Tree, plan: Plan, *, batch_size: int | None, batched: bool = True):
         super().__init__(problem, params)
+        if isinstance(problem.objective.l2, Mapping):
+            raise MethodError(
+                "The mixture's constants need one l2 for all parameters, a modulus of strong convexity, and the "
+                f"objective has l2={dict(problem.objective.l2)!r}; give one number."
+            )
         self.l2 = problem.objective.l2
         self.plain = replace(problem, objective=replace(problem.objective, l2=0.0))  # l2 is added once, not by place
         self.plan, self.batched = plan, batched

@@ -21,8 +21,10 @@ from torch import Tensor
 from fedsub.checks import check_decay, check_flag, check_positive
 from fedsub.method.patterns import Groups
 from fedsub.method.servers.base import Gaps, RowServer, by_row
-from fedsub.method.servers.fading import fading, usable
+from fedsub.method.servers.fading import fading, mean_sum, means_usable, usable
 from fedsub.trees import Tree
+
+SHORT = 32  # rounds: the mean of a longer way is a difference of sums, in which a shorter one would lose digits
 
 
 class Adaptive(RowServer):
@@ -65,6 +67,10 @@ class Adaptive(RowServer):
         m.mul_(gaps.power(self.beta1, m))
         return moved
 
+    def mean_drift(self, held: Tree, gaps: Gaps, fade: float) -> Tensor:
+        m, root = held["m"], held["v"].sqrt().add_(self.tau)
+        return torch.div(m, root, out=root).mul_(gaps.mean_geometric(self.beta1, fade, m))
+
 
 @dataclass(frozen=True)
 class Adam(Adaptive):
@@ -106,6 +112,26 @@ class Adam(Adaptive):
             held["m"].mul_(gaps.power(self.beta1, v))
         v.mul_(gaps.power(self.beta2, v))
         return moved
+
+    def mean_drift(self, held: Tree, gaps: Gaps, fade: float) -> Tensor:
+        if self.beta1 == 0:
+            return torch.zeros_like(held["v"])
+        m, root, rounds = held["m"], held["v"].sqrt(), gaps.rounds
+        closed = gaps.most > SHORT and means_usable(self.beta1, self.beta2, fade)
+        near = self._mean_by_terms(m, root, Gaps(rounds.clamp(max=SHORT)) if closed else gaps, fade)
+        if not closed:
+            return near
+        far = mean_sum(self.beta1, self.beta2, self.tau, root, gaps, fade).mul_(m).to(m.dtype)
+        return torch.where(by_row(rounds, near) > SHORT, far, near)
+
+    def _mean_by_terms(self, m: Tensor, root: Tensor, gaps: Gaps, fade: float) -> Tensor:
+        place, mean, mass = torch.zeros_like(m), torch.zeros_like(m), 0.0
+        decay, heard = math.sqrt(self.beta2), by_row(gaps.rounds, m)
+        for j in range(1, gaps.most + 1):
+            place += self.beta1**j * m / (root * decay**j + self.tau)
+            mass = 1 + fade * mass
+            mean += torch.where(heard >= j, (place - mean) / mass, 0.0)
+        return mean
 
     def _sum(self, m: Tensor, root: Tensor, gaps: Gaps) -> Tensor:
         """Σ_{j=1..k} β1^j m / (β2^{j/2} √v + τ) for each row, k its gap."""

@@ -47,3 +47,6 @@ class Add(RowServer):
         moved = b * gaps.geometric(self.momentum, b)
         b.mul_(gaps.power(self.momentum, b))
         return moved
+
+    def mean_drift(self, held: Tree, gaps: Gaps, fade: float) -> Tensor:
+        return held["b"] * gaps.mean_geometric(self.momentum, fade, held["b"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,6 +53,21 @@ class RowServer(ServerRule):
     def drift(self, held: Tree, gaps: Gaps) -> Tensor:
         """Where ``gaps`` rounds with update 0 move each row (before lr); changes what is held in place."""
         raise NotImplementedError
+
+    def mean_drift(self, held: Tree, gaps: Gaps, fade: float) -> Tensor:
+        """The mean of the places to which `drift` moves each row in its ``gaps`` rounds (before lr); held stays.
+
+        Of two rounds the earlier one counts ``fade`` times as much as the later one, 0 < fade ≤ 1. This is round by
+        round, for any rule; rules with a closed form have it.
+        """
+        held = {slot: value.clone() for slot, value in held.items()}
+        heard, mass = gaps.rounds, 0.0
+        place = mean = torch.zeros(())
+        for j in range(1, gaps.most + 1):
+            moved = self.drift(held, Gaps(torch.ones_like(heard)))
+            place, mass = place + moved, 1 + fade * mass
+            mean = mean + torch.where(by_row(heard, moved) >= j, (place - mean) / mass, 0.0)
+        return mean
 
     def init(self, params: Tree, tables: Collection[str]) -> Tree:
         check_patterns(self.groups, params, type(self).__name__)
@@ -190,17 +206,25 @@ class Gaps:
         """ratio + ratio² + … + ratio^k for each row; 0 ≤ ratio < 1."""
         return self._look_up(_geometric, ratio, like)
 
+    def mean_geometric(self, ratio: float, fade: float, like: Tensor) -> Tensor:
+        """The mean of ratio + … + ratio^j over j = 1 … k, weighted by fade^(k−j), for each row; 0 if k = 0."""
+        return self._look_up(_mean_geometric, (ratio, fade), like)
+
+    def mass(self, fade: float, like: Tensor) -> Tensor:
+        """1 + fade + … + fade^(k−1) for each row."""
+        return self._look_up(_mass, fade, like)
+
     def times(self, factor: float, like: Tensor) -> Tensor:
         """k · factor for each row."""
         return self._look_up(_multiples, factor, like)
 
-    def _look_up(self, function: Callable[[float, Tensor], Tensor], base: float, like: Tensor) -> Tensor:
+    def _look_up(self, function: Callable[[Any, Tensor], Tensor], base: Any, like: Tensor) -> Tensor:
         key = (function, base, like.dtype)
         if key not in self._known:
             self._known[key] = self._values(function, base, like)
         return by_row(self._known[key], like)
 
-    def _values(self, function: Callable[[float, Tensor], Tensor], base: float, like: Tensor) -> Tensor:
+    def _values(self, function: Callable[[Any, Tensor], Tensor], base: Any, like: Tensor) -> Tensor:
         if self.most >= max(4096, len(self.rounds)):
             return function(base, self.rounds.double()).to(like.dtype)
         table = _tabulated(function, base, 1 << self.most.bit_length(), like.dtype, like.device)
@@ -222,6 +246,20 @@ def _geometric(ratio: float, k: Tensor) -> Tensor:
     return torch.expm1(k * math.log(ratio)) * (-ratio / (1 - ratio))
 
 
+def _mass(fade: float, k: Tensor) -> Tensor:
+    return k if fade == 1 else torch.expm1(k * math.log(fade)) / (fade - 1)
+
+
+def _mean_geometric(both: tuple[float, float], k: Tensor) -> Tensor:
+    ratio, fade = both
+    if ratio == 0:
+        return torch.zeros_like(k)
+    # Σ_j fade^(k−j) (ratio + … + ratio^j) is ratio/(1−ratio) times what follows, over the mass.
+    late = k * fade**k if ratio == fade else ratio * (fade**k - ratio**k) / (fade - ratio)
+    mass = _mass(fade, k)
+    return torch.where(k > 0, (mass - late) / mass.clamp(min=1), 0.0) * (ratio / (1 - ratio))
+
+
 @lru_cache(maxsize=64)
-def _tabulated(function, base: float, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _tabulated(function, base: Any, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return function(base, torch.arange(size, dtype=torch.float64, device=device)).to(dtype)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub.method.servers.base import Gaps
+from fedsub.method.servers.base import Gaps, by_row
 
 LOWEST, HIGHEST = -46, 65  # log2 u: below, S is β1/(1−β1) to 1e-14; above, √v would be 1e19 τ
 BLOCK = 1 << 18
@@ -51,9 +51,9 @@ DOUBLE = Format(np.float64, np.int64, 52, 1023, 10, 3)
 
 
 class Fading:
-    """S/τ for one β1, β2 and τ, in a table for values of one type."""
+    """S/τ for one β1, β2 and τ, in a table for values of one type; with ``power`` 1 its terms times j."""
 
-    def __init__(self, beta1: float, beta2: float, tau: float, dtype: torch.dtype):
+    def __init__(self, beta1: float, beta2: float, tau: float, dtype: torch.dtype, power: int = 0):
         # The difference of two S loses digits where k is small: about one (a factor of 1/(1 − β1/s)) is no matter.
         close = beta1 > 0.93 * math.sqrt(beta2)
         self.format = DOUBLE if close or dtype == torch.float64 else SINGLE
@@ -65,13 +65,18 @@ class Fading:
         begin = np.exp2(octave + LOWEST) + within * width
         # Interpolated at Chebyshev's points of each cell.
         nodes = 0.5 - 0.5 * np.cos((np.arange(self.format.degree + 1) + 0.5) * math.pi / (self.format.degree + 1))
-        values = np.stack([_series(begin + t * width, beta1, self.decay) for t in nodes])
+        values = np.stack([_series(begin + t * width, beta1, self.decay, power) for t in nodes])
         powers = np.linalg.solve(np.vander(nodes, increasing=True), values) / tau
         scale = np.exp2(-self.format.low * np.arange(self.format.degree + 1))  # places are whole numbers
         self.polynomials = [row.astype(self.format.dtype) for row in powers * scale[:, None]]
 
     def sum(self, root: Tensor, gaps: Gaps) -> Tensor:
         """Σ_{j=1..k} β1^j / (s^j √v + τ) for each √v of ``root`` [n, …] and gap k."""
+        first, later = self.ends(root, gaps)
+        return torch.from_numpy(np.subtract(first, later, out=first)).to(root.device)
+
+    def ends(self, root: Tensor, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
+        """S(u)/τ and β1^k S(s^k u)/τ."""
         precise = root.to(torch.float64) if self.format is DOUBLE else root
         shrunk, faded = gaps.power(self.decay, precise), gaps.power(self.beta1, precise)
         both = np.empty((2, *root.shape), self.format.dtype)
@@ -79,8 +84,7 @@ class Fading:
         np.multiply(both[0], shrunk.cpu().numpy(), out=both[1])
         first, later = self._at(both)
         later *= faded.cpu().numpy()
-        first -= later
-        return torch.from_numpy(first).to(root.device)
+        return first, later
 
     def _at(self, u: np.ndarray) -> np.ndarray:
         """S(u)/τ."""
@@ -95,15 +99,15 @@ class Fading:
         return value
 
 
-def _series(u: np.ndarray, beta1: float, decay: float) -> np.ndarray:
-    """S(u), until what is left, at most β1^j/(1−β1), is nothing beside S at the highest u."""
+def _series(u: np.ndarray, beta1: float, decay: float, power: int = 0) -> np.ndarray:
+    """S(u), its terms times j^power, until what is left, at most β1^j/(1−β1), is nothing beside S at the highest u."""
     x, value = np.log(u), np.zeros_like(u)
     terms = math.ceil((HIGHEST * math.log(2) + 40.0 - math.log1p(-beta1)) / -math.log(beta1))
     step = max(1, BLOCK // len(u))
     for first in range(1, terms + 1, step):
         j = np.arange(first, min(first + step, terms + 1))[:, None]
         with np.errstate(over="ignore"):
-            value += (np.power(beta1, j) / (1 + np.exp(x + j * math.log(decay)))).sum(0)
+            value += (j**power * np.power(beta1, j) / (1 + np.exp(x + j * math.log(decay)))).sum(0)
     return value
 
 
@@ -113,5 +117,31 @@ def usable(beta1: float, beta2: float) -> bool:
 
 
 @lru_cache(maxsize=8)
-def fading(beta1: float, beta2: float, tau: float, dtype: torch.dtype) -> Fading:
-    return Fading(beta1, beta2, tau, dtype)
+def fading(beta1: float, beta2: float, tau: float, dtype: torch.dtype, power: int = 0) -> Fading:
+    return Fading(beta1, beta2, tau, dtype, power)
+
+
+def mean_sum(beta1: float, beta2: float, tau: float, root: Tensor, gaps: Gaps, fade: float) -> Tensor:
+    """The mean over j = 1 … k of the first j terms' sum, weighted by fade^(k−j), for each √v and gap k.
+
+    With f_i the terms, Σ_j fade^(k−j) Σ_{i≤j} f_i is
+
+        Σ_i (k+1−i) f_i                           where fade is 1: Σ i f_i is a sum of the same kind, R
+        Σ_i (1 − fade^(k+1−i)) f_i / (1 − fade)   else: Σ fade^(−i) f_i is one with β1/fade for β1
+    """
+    plain = fading(beta1, beta2, tau, root.dtype)
+    first, later = (torch.from_numpy(end.astype(np.float64)).to(root.device) for end in plain.ends(root, gaps))
+    k = by_row(gaps.rounds, first)
+    if fade == 1:
+        ends = fading(beta1, beta2, tau, root.dtype, 1).ends(root, gaps)
+        times, times_later = (torch.from_numpy(end.astype(np.float64)).to(root.device) for end in ends)
+        total = (k + 1) * (first - later) - (times - times_later - k * later)
+    else:
+        older = fading(beta1 / fade, beta2, tau, root.dtype).sum(root, gaps).to(torch.float64)
+        total = (first - later - fade * gaps.power(fade, first) * older) / (1 - fade)
+    return total / gaps.mass(fade, first).clamp(min=1)
+
+
+def means_usable(beta1: float, beta2: float, fade: float) -> bool:
+    """Whether the means of these sums keep their digits too."""
+    return usable(beta1, beta2) and fade > 0.9 and usable(beta1 / fade, beta2)

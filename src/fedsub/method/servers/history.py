@@ -39,7 +39,7 @@ class ScaffoldHistory(RowServer):
         if self.rho is not None:
             check_share("rho of ScaffoldHistory", self.rho, hint="use clients per round / clients")
 
-    def fitted(self, share: float) -> ScaffoldHistory:
+    def fitted(self, share: float, rounds: int | None = None) -> ScaffoldHistory:
         return self if self.rho is not None else replace(self, rho=share)
 
     @property
@@ -70,3 +70,9 @@ class ScaffoldHistory(RowServer):
         moved = h * (1 + Gaps(gaps.rounds - 1).geometric(kept, h)) * self.beta
         h.mul_(gaps.power(kept, h))
         return moved
+
+    def mean_drift(self, held: Tree, gaps: Gaps, fade: float) -> Tensor:
+        h, kept = held["h"], self._kept
+        if kept == 0:  # the first round's β h is all
+            return h * self.beta
+        return h * gaps.mean_geometric(kept, fade, h) * (self.beta / kept)

@@ -26,8 +26,8 @@ class ServerRule:
         """Whether a step changes all rows of a table, not only those that were sent."""
         return False
 
-    def fitted(self, share: float) -> ServerRule:
-        """The server for a population of which ``share`` takes part in a round (K/N)."""
+    def fitted(self, share: float, rounds: int | None = None) -> ServerRule:
+        """The server for a population of which ``share`` takes part in a round (K/N), for so many rounds if known."""
         return self
 
     def init(self, params: Tree, tables: Collection[str]) -> Tree:
@@ -44,3 +44,7 @@ class ServerRule:
 
     def catch_up(self, params: Tree, rows: dict[str, Tensor] | None, state: Tree, round: int) -> None:
         """Bring rows (None: all) to the end of a round, where the server is lazy."""
+
+    def outcome(self, params: Tree, state: Tree, round: int) -> Tree:
+        """What is evaluated and kept after a round, all rows being up to date: the model, or a mean of its past."""
+        return params

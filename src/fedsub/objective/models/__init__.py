@@ -18,7 +18,7 @@ from fedsub.objective.models.linear import LinearModel, linear
 from fedsub.objective.models.lr import LogisticRegression, lr
 from fedsub.objective.models.lstm import LSTMClassifier, lstm
 from fedsub.objective.models.user_item import UserItem, user_item
-from fedsub.objective.objective import Objective
+from fedsub.objective.objective import L2, Objective
 from fedsub.objective.recipe import built_in
 
 __all__ = [
@@ -52,19 +52,20 @@ def options_of(kind: str) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
-def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: float = 0.0, **options) -> Objective:
+def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: L2 = 0.0, **options) -> Objective:
     """A ready objective, for binary labels unless the kind knows others; ``l2`` is the objective's (`Objective`).
 
     ``kind``      options (defaults)
-    lr            bias (False)
-    embedding     dim (16), hidden (32)
+    lr            bias (False), own_bias (False), taste (0), columns
+    embedding     dim (16), hidden (32), own_bias (False), taste (0), columns
     lstm          dim (25), hidden (100), layers (2), word_std (1), columns
-    user-item     bias (True), columns
+    user-item     bias (True), own_bias (False), taste (0), columns
     din           dim (18), faithful (False), activation ("dice"), max_history (None), columns
     linear        bias (False), loss (None: "binary"; "squared", "cross_entropy")
     factorisation rank (8), offset ("user"; "mean", "none"), columns; for numbers, not classes
 
     ``columns`` says which column plays a role, such as ``{"item": "asin"}``, where it is not called so.
+    ``own_bias`` and ``taste`` (a vector of that length) are every client's own: give the method ``personal="own.*"``.
     """
     if clients.label is None:
         raise ConfigError("The data has no label column; name one when reading it (label=…, --label).")

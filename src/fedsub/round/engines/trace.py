@@ -91,8 +91,9 @@ def trace(
         losses = vmap(one)(stacked, offsets, batch, key)
         grads = torch.autograd.grad(losses, leaves, grad_outputs=weights.to(losses.dtype), allow_unused=True)
         grads = [torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True)]
-        if l2 := problem.objective.l2:  # of all rows of a submodel, also those that no sample of this batch names
-            grads = [g + l2 * x.detach() for g, x in zip(grads, leaves, strict=True)]
+        if problem.objective.l2:  # of all rows of a submodel, also those that no sample of this batch names
+            l2 = [problem.objective.l2_of(name) for name in problem.names]
+            grads = [g + a * x.detach() if a else g for g, x, a in zip(grads, leaves, l2, strict=True)]
         return losses.detach(), *grads
 
     others = [

@@ -7,7 +7,7 @@ replace them by your own medians and spreads, or by one number per client.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,6 +68,12 @@ class Devices:
                     check_positive(name, value, error=ConfigError)
             elif not isinstance(value, LogNormal):
                 object.__setattr__(self, name, check_column(name, value, zero=zero))
+
+    def drawn(self, count: int) -> Devices:
+        """The same devices with all values of the first ``count`` clients drawn once, to be looked up."""
+        everyone = np.arange(count)
+        spread = [n for n in ("download", "upload", "latency", "speed") if isinstance(getattr(self, n), LogNormal)]
+        return replace(self, **{name: self.of(name, everyone) for name in spread})
 
     def of(self, name: str, clients: np.ndarray) -> np.ndarray:
         """``name`` ("download", "upload", "latency" or "speed") of these clients."""

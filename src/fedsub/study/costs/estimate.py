@@ -41,7 +41,9 @@ def estimated_seconds(
     sizes = _sizes(folder)
     clock, out = 0.0, {0: 0.0}
     try:
-        for line in JsonLines.read(folder / "traffic.jsonl"):
+        lines = list(JsonLines.read(folder / "traffic.jsonl"))
+        devices = _once(devices, [line[who] for line in lines for who in ("clients", "probed") if line.get(who)])
+        for line in lines:
             if probed := line.get("probed"):
                 asked = forward * samples_trained(probe, probed, sizes, folder)
                 clock += round_seconds(
@@ -56,6 +58,12 @@ def estimated_seconds(
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(f"{folder / 'traffic.jsonl'} cannot be used ({reason}); train the run again.") from error
     return out
+
+
+def _once(devices: Devices, cohorts: list[list[int]]) -> Devices:
+    """Devices whose values are drawn once, unless far more clients exist than took part."""
+    count = 1 + max(map(max, cohorts), default=-1)
+    return devices.drawn(count) if 0 < count <= sum(map(len, cohorts)) else devices
 
 
 def samples_trained(

@@ -40,23 +40,39 @@ class Data(Section):
     max_len: Count | None = None
     padding: list[str] = []
     sizes: dict[str, int] = {}
+    nulls: Literal["refuse", "drop", "own"] = "refuse"
+    separator: str | None = None
+    encoding: str | None = None
     scale: Rate | None = None
     options: dict[str, Any] = {}
 
 
 class Split(Section):
+    """``validation``: a share of the training samples, cut off as the test samples were, to choose a round by.
+
+    ``per_seed`` cuts anew for every training seed, at random from ``seed`` + that seed.
+    """
+
     by: Literal["random", "time", "last", "ending", "column", "none"] = "random"
     train: float = 0.8
     column: str | None = None
     seed: int = 0
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    per_seed: bool = False
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Split:
+        if self.per_seed and self.by != "random":
+            raise ValueError(f'per_seed cuts at random, and by = "{self.by}" cuts the same way for every seed')
+        return self
 
 
 # As `fedsub.objective.models.options_of` gives them, which would load torch.
 MODEL_OPTIONS: dict[str, tuple[str, ...]] = {
-    "lr": ("bias",),
-    "embedding": ("dim", "hidden"),
+    "lr": ("bias", "own_bias", "taste", "columns"),
+    "embedding": ("dim", "hidden", "own_bias", "taste", "columns"),
     "lstm": ("dim", "hidden", "layers", "word_std", "columns"),
-    "user-item": ("bias", "columns"),
+    "user-item": ("bias", "own_bias", "taste", "columns"),
     "din": ("dim", "faithful", "activation", "max_history", "columns"),
     "linear": ("bias", "loss"),
     "factorisation": ("rank", "offset", "columns"),
@@ -67,12 +83,14 @@ class Model(Section):
     """A built-in model with its options (docs/models.md), or ``objective``, your own. ``l2`` is for every kind."""
 
     kind: Literal["lr", "embedding", "lstm", "user-item", "din", "linear", "factorisation"] = "lr"
-    l2: Annotated[float, Field(ge=0)] | None = None
+    l2: Annotated[float, Field(ge=0)] | dict[str, Annotated[float, Field(ge=0)]] | None = None
     dim: Count | None = None
     hidden: Count | None = None
     layers: Count | None = None
     word_std: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     bias: bool | None = None
+    own_bias: bool | None = None
+    taste: Count | None = None
     faithful: bool | None = None
     activation: Literal["dice", "prelu", "relu"] | None = None
     max_history: Count | None = None
@@ -146,6 +164,9 @@ class Run(Section):
     tensorboard: bool = False
     devices: Literal["phones", "datacentre", "none"] = "phones"
     out: str | None = None
+    start: str | None = None  # a run's directory, or that of a comparison
+    start_state: bool = False
+    grow: bool = False  # ids that the start does not know get rows of their own
 
 
 class Slice(Section):
@@ -204,6 +225,9 @@ class Config(Section):
             raise ValueError("data.options is for tasks only")
         if self.split.by in ("time", "column") and self.split.column is None:
             raise ValueError(f'split.by = "{self.split.by}" needs split.column (--time-column), the column to cut by')
+        if self.run.start is None and (self.run.start_state or self.run.grow):
+            name = "start_state" if self.run.start_state else "grow"
+            raise ValueError(f"run.{name} goes with a run to begin from: give run.start (--start)")
         if self.run.stop_at_target and self.run.target is None:
             raise ValueError('run.stop_at_target needs run.target, such as "train.ce<=0.65"')
         return self

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsub.disk.functions import find
-from fedsub.errors import ConfigError, nearest
+from fedsub.errors import ConfigError, DataError, nearest
 from fedsub.method.names import normal
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import Config, merge, parse, show, words
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from fedsub.objective.objective import Objective
     from fedsub.round.evaluate import Evaluate
 
-TABLES = (".csv", ".tsv", ".parquet", ".pq")
 DEFAULT_COHORT = 50
 
 
@@ -43,6 +43,11 @@ class Experiment:
         raw = merge(self.config.plain(), {"run": {"devices": name}})
         return replace(self, config=parse(raw, "The settings"))
 
+    def with_more(self, rounds: int | None, seeds: int | list[int] | None) -> Experiment:
+        """The same with other rounds and seeds, where they are given."""
+        given = {name: value for name, value in (("rounds", rounds), ("seeds", seeds)) if value is not None}
+        return replace(self, config=parse(merge(self.config.plain(), {"train": given}), "The settings"))
+
     def path(self) -> Path | None:
         given = self.config.data.path
         if given is None:
@@ -50,8 +55,30 @@ class Experiment:
         path = expand(given)
         return path if self.base == Path.cwd() else self.base / path  # as it was written, where possible
 
+    def start(self) -> Path | None:
+        """The directory of the run, or comparison, to begin from."""
+        given = self.config.run.start
+        if given is None:
+            return None
+        path = expand(given)
+        return path if self.base == Path.cwd() else self.base / path
+
     def clients(self, *, labelled: bool = True) -> Clients:
-        """All data, with the columns that model and split need. ``labelled=False`` reads ids only."""
+        """All data, with the columns that model and split need; numbered as those of the run to begin from, if any.
+
+        ``labelled=False`` reads ids only.
+        """
+        made, start = self._read(labelled=labelled), self.start()
+        if start is None:
+            return made
+        from fedsub.running.load import load
+        from fedsub.running.start import first_run
+
+        known = load(first_run(start)).vocabulary
+        named = {name: ids for name, ids in known.items() if ids is not None}
+        return made.numbered_by(named, grow=self.config.run.grow) if named else made
+
+    def _read(self, *, labelled: bool) -> Clients:
         from fedsub.data import Clients
 
         data, path = self.config.data, self.path()
@@ -67,7 +94,7 @@ class Experiment:
             return Clients.open(path)
         if tasks.is_libsvm(path):
             raise ConfigError(f'{path} looks like a LibSVM file; add task = "{tasks.LIBSVM}" to the configuration.')
-        _require_columns(path, data.client, data.label if labelled else "", data.tables)
+        _require_columns(path, data, labelled)
         values = list(data.values or [])
         if (column := self._split_column()) is not None and column not in _named(data):
             values.append(column)
@@ -81,38 +108,77 @@ class Experiment:
             padding=data.padding,
             max_len=data.max_len,
             sizes=data.sizes,
+            nulls=data.nulls,
+            separator=data.separator,
+            encoding=data.encoding,
         )
 
-    def parts(self) -> tuple[Clients, Clients | None]:
-        """(train, test): cut from all data, or as a twin was written, in two directories."""
+    def parts(self, seed: int = 0) -> tuple[Clients, Clients | None]:
+        """(train, test) of the `splits`."""
+        found = self.splits(seed)
+        return found["train"], found.get("test")
+
+    def splits(self, seed: int = 0, clients: Clients | None = None) -> dict[str, Clients]:
+        """ "train", "validation" if a share is set aside, and "test" if there is one, by name.
+
+        Cut from all data (``clients``, if they are read already), or as a twin was written, in two directories. The
+        training seed plays a role with split.per_seed only. Plain columns that are no features, such as the time to
+        split by, are dropped.
+        """
         from fedsub.data import Clients
 
+        path, how = self._cut_before(), self.config.split
+        if clients is None and path is not None:
+            train, test = Clients.open(path / "train"), Clients.open(path / "test")
+        else:
+            train, test = self._cut(self.clients() if clients is None else clients, seed)
+        found = {"train": train}
+        if how.validation is not None:
+            found["train"], found["validation"] = self._set_aside(train, how.validation, seed)
+        return {k: self._features(v) for k, v in (found | ({} if test is None else {"test": test})).items()}
+
+    def cuts(self) -> Callable[[int], dict[str, Clients]]:
+        """`splits` as a function of the seed: data are read once, and the parts of the last seed are kept."""
+        if not self.config.split.per_seed:
+            found = self.splits()
+            return lambda seed: found
+        if (path := self._cut_before()) is not None:
+            raise ConfigError(f"{path} is cut into train and test already; leave split.per_seed out.")
+        whole = self.clients()
+        return lru_cache(1)(lambda seed: self.splits(seed, whole))
+
+    def _cut_before(self) -> Path | None:
+        """The folder of a twin that was written in two directories."""
         path = self.path()
-        if self.config.task in tasks.TWINS and path is not None and tasks.cut_before(path):
-            return self._features(Clients.open(path / "train")), self._features(Clients.open(path / "test"))
-        return self.split(self.clients())
+        return path if self.config.task in tasks.TWINS and path is not None and tasks.cut_before(path) else None
 
     def split(self, clients: Clients) -> tuple[Clients, Clients | None]:
-        """(train, test); plain columns that are no features, such as the time to split by, are dropped."""
-        train, test = self._cut(clients)
-        return self._features(train), None if test is None else self._features(test)
+        """(train, test) of data that are read already."""
+        found = self.splits(clients=clients)
+        return found["train"], found.get("test")
 
     def split_with_validation(self, clients: Clients, share: float) -> tuple[Clients, Clients, Clients, Clients | None]:
         """(train, validation, both together, test): validation is cut from the training part as test was cut off."""
+        if self.config.split.per_seed:
+            raise ConfigError("split.per_seed is for fedsub run and compare; leave it out here.")
         both, test = self._cut(clients)
+        train, held_out, whole = (self._features(part) for part in (*self._set_aside(both, share), both))
+        return train, held_out, whole, None if test is None else self._features(test)
+
+    def _set_aside(self, both: Clients, share: float, seed: int = 0) -> tuple[Clients, Clients]:
+        """(train, validation), cut as test was cut off."""
         how = self.config.split
         # A column of marks cuts once only; the stored order is then the order in time.
         by = {"none": "random", "column": "ending"}.get(how.by, how.by)
         column = None if how.by == "column" else self._split_column()
-        train, validation = both.split(1 - share, by=by, column=column, seed=how.seed + 1)
-        held_out, whole = self._features(validation), self._features(both)
-        return self._features(train), held_out, whole, None if test is None else self._features(test)
+        return both.split(1 - share, by=by, column=column, seed=how.seed + 1 + (seed if how.per_seed else 0))
 
-    def _cut(self, clients: Clients) -> tuple[Clients, Clients | None]:
+    def _cut(self, clients: Clients, seed: int = 0) -> tuple[Clients, Clients | None]:
         how = self.config.split
         if how.by == "none":
             return clients, None
-        return clients.split(how.train, by=how.by, column=self._split_column(), seed=how.seed)
+        shift = seed if how.per_seed else 0
+        return clients.split(how.train, by=how.by, column=self._split_column(), seed=how.seed + shift)
 
     def _split_column(self) -> str | None:
         return self.config.split.column if self.config.split.by in ("time", "last", "ending", "column") else None
@@ -226,6 +292,8 @@ class Experiment:
         if "local_epochs" in own:
             shared.pop("local_steps", None)
         shared.setdefault("clients_per_round", self.cohort(population))
+        if "personal" in hints and (self.config.model.own_bias or self.config.model.taste):
+            shared["personal"] = ["own.*"]  # of a model with parameters of the clients' own
         merged = {k: v for k, v in shared.items() if k in hints} | own
         return {k: None if v == "all" else v for k, v in merged.items()}
 
@@ -276,31 +344,29 @@ def _named(data: Any) -> set[str]:
     return {*columns, *(data.values or []), data.label}
 
 
-def _require_columns(path: Path, client: str | None, label: str | None, tables: Any) -> None:
+def _require_columns(path: Path, data: Any, labelled: bool) -> None:
     """Say which roles are still to be given, and what the file has to offer."""
     if not path.exists():
         raise ConfigError(f"There is no file {path}; check the path.")
     missing = [
         text
         for text, value in (
-            ("--client (data.client), who owns a row", client),
-            ("--label (data.label), what to predict", label),
-            ("--table (data.tables), the id columns", tables),
+            ("--client (data.client), who owns a row", data.client),
+            ("--label (data.label), what to predict", data.label if labelled else ""),
+            ("--table (data.tables), the id columns", data.tables),
         )
         if value is None or value == [] or value == {}
     ]
     if missing:
-        raise ConfigError(f"Tell which column of {path} is what. Still to name: {'; '.join(missing)}.{_columns(path)}")
+        raise ConfigError(
+            f"Tell which column of {path} is what. Still to name: {'; '.join(missing)}.{_columns(path, data)}"
+        )
 
 
-def _columns(path: Path) -> str:
-    import polars as pl
+def _columns(path: Path, data: Any) -> str:
+    from fedsub.data.reading import TableFile
 
     try:
-        if path.suffix.lower() in (".csv", ".tsv"):
-            lazy = pl.scan_csv(path, separator="," if path.suffix.lower() == ".csv" else "\t")
-        else:
-            lazy = pl.scan_parquet(path)
-        return f" Its columns: {', '.join(lazy.collect_schema().names())}."
-    except (pl.exceptions.PolarsError, OSError):
+        return f" Its columns: {', '.join(TableFile.of(path, data.separator, data.encoding).names)}."
+    except DataError:
         return ""

@@ -29,20 +29,21 @@ def load(spec: str, base: Path, clients: Clients) -> Callable[[int], Objective]:
     def of_seed(seed: int) -> Objective:
         if seed not in known:
             known.clear()  # a model per seed, but only one at a time
-            made = _call(spec, make, (clients, seed)[:takes])
+            made = _call(spec, make, (clients, seed)[:takes], seed)
             known[seed] = replace(made, recipe=of_function(clients, spec, base, takes, seed, made.module))
         return known[seed]
 
     return of_seed
 
 
-def _call(spec: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Objective:
+def _call(spec: str, make: Callable[..., Any], arguments: tuple[Any, ...], seed: int) -> Objective:
+    """Torch's random numbers start from the seed, whether or not the function asks for it."""
     import torch
 
     from fedsub.objective.objective import Objective
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(arguments[1] if len(arguments) > 1 else 0)
+        torch.manual_seed(seed)
         with explained("model.objective", spec):
             made = make(*arguments)
     if not isinstance(made, Objective):

@@ -4,7 +4,7 @@ With a directory every point is kept as soon as it is there, so that a killed pr
 
 config.json      what all numbers depend on, besides which λ are looked at
 metrics.jsonl    one line for each λ, in the order of computing
-checkpoints/     x(0), x(∞), the last x(λ), from which the next starts, and the best one
+checkpoints/     after every point: x(0), x(∞), the last x(λ), from which the next starts, and the best one
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from fedsub.data.clients import Clients
-from fedsub.disk.files import JsonLines, digest, write_atomic
-from fedsub.disk.rundir import RunDir
-from fedsub.errors import CheckpointError, ConfigError, MethodError, nearest
+from fedsub.errors import ConfigError, MethodError, nearest
 from fedsub.families.mixture.constants import Constants
 from fedsub.families.mixture.curvature import curvature
 from fedsub.families.mixture.functions import assign, minus, root_mean_square
@@ -43,6 +39,7 @@ from fedsub.round.predict import PersonalModel
 from fedsub.round.quiet import one_thread
 from fedsub.running.result import better
 from fedsub.running.run import run_config
+from fedsub.study.lambdas.store import Store
 from fedsub.trees import Tree
 
 
@@ -235,13 +232,11 @@ class _Tracer:
         evaluator = Evaluator(self.problem, splits, plan, self.functions.plan.columns, self.train)
         self.state = ClientState(self.problem, self.params, ["x"])
         self.shared = {name: leaf.clone() for name, leaf in self.params.items()}
-        self.store = None if out is None else _Store(out, self.config(splits, plan), resume, self.functions)
+        self.store = None if out is None else Store(out, self.config(splits, plan), resume)
         key, points = f"validation.{metric}", {}
         if self.store is not None:
-            points = self.store.points
+            points, self.kept = self.store.points, self.store.kept
         try:
-            if self.store is not None:
-                self.kept = self.store.load(_needed(points, key))
             watch.on_start(grid, sorted(points), self.reason)
             # Both ends first: distances are to them. Then upwards, each from its neighbour below.
             for lam in [0.0, math.inf, *grid]:
@@ -260,9 +255,9 @@ class _Tracer:
     def _add(self, lam: float, points: dict, key: str, evaluator: Evaluator, watch: Watcher) -> None:
         points[lam] = self._point(lam, evaluator, watch)
         needed = _needed(points, key)
-        if self.store is not None:
-            self.store.add(points[lam], self.kept[lam], needed)
         self.kept = {k: v for k, v in self.kept.items() if k in needed}
+        if self.store is not None:
+            self.store.add(points[lam], self.kept)
         watch.on_point(points[lam])
 
     def _point(self, lam: float, evaluator: Evaluator, watch: Watcher) -> dict[str, Any]:
@@ -340,50 +335,3 @@ def _needed(points: dict[float, dict[str, Any]], key: str) -> set[float]:
     """λ whose x is still of use: both ends, the last one, the best one."""
     last = [lam for lam in points if math.isfinite(lam)][-1:]
     return {0.0, math.inf, *last, _best(points, key)} & points.keys() if points else set()
-
-
-class _Store:
-    """What a directory keeps of a path."""
-
-    def __init__(self, out: str | os.PathLike[str], config: dict[str, Any], resume: bool, functions: ModuleFunctions):
-        self.folder, self.functions = RunDir(out), functions
-        if self.folder.started and not resume:
-            raise CheckpointError(
-                f"{self.folder.path} holds a path already; pass resume=True (--resume) to go on with it, or choose "
-                "another directory."
-            )
-        self.folder.start(config)
-        lines = JsonLines.read(self.folder.path / "metrics.jsonl")
-        self.digests = {float(line["lam"]): line.pop("digest") for line in lines}
-        self.points = {float(line["lam"]): line for line in lines}
-
-    def _file(self, lam: float) -> Path:
-        return self.folder.checkpoints / f"x-{lam!r}.safetensors"
-
-    def add(self, point: dict[str, Any], x: Tree, needed: set[float]) -> None:
-        """The models before the line that names them: a line means that they are there."""
-        from fedsub.disk.tensorfile import Source, TensorFile
-
-        content = TensorFile({name: Source(leaf) for name, leaf in x.items()})
-        lam = point["lam"]
-        _, self.digests[lam] = write_atomic(self._file(lam), content.write)
-        self.folder.log_metrics({**point, "digest": self.digests[lam]})
-        self.folder.flush()
-        for file in self.folder.checkpoints.glob("x-*.safetensors"):
-            if file not in {self._file(k) for k in needed}:
-                with suppress(OSError):
-                    file.unlink()
-
-    def load(self, lams: set[float]) -> dict[float, Tree]:
-        """Models that are there and intact; others are computed again."""
-        out: dict[float, Tree] = {}
-        for lam in lams:
-            file = self._file(lam)
-            try:
-                if digest(file) != self.digests[lam]:
-                    raise ValueError("its content has changed")
-                with safe_open(file, framework="pt") as saved:
-                    out[lam] = {name: saved.get_tensor(name) for name in self.functions.problem.names}
-            except (OSError, ValueError, SafetensorError) as error:
-                self.folder.log_event(f"{file.name} is computed again: {error}")
-        return out

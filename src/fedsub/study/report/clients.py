@@ -1,17 +1,16 @@
-"""How the clients of a comparison fare one by one, for methods with personal models: columns, a table, plots."""
+"""How the clients of a comparison fare one by one, for methods with personal models: columns, a table, charts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedsub.running.result import Result, mean_std
 from fedsub.study.report import words as w
-from fedsub.study.report.drawing import MUTED, canvas, finish, key, nothing, style
+from fedsub.study.report.chart import Chart, Line, Mark
+from fedsub.study.report.curves import Curve
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
@@ -74,85 +73,70 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     return ["method", *(heads[i] for i in keep)], body
 
 
-def clients_plot(comparison: Comparison, *, narrow: bool = False) -> Figure:
+def charts(comparison: Comparison) -> list[Chart]:
+    """How the clients fare one by one; none if no method has personal models."""
+    return [clients_chart(comparison), gains_chart(comparison)] if split_of(comparison) is not None else []
+
+
+def clients_chart(comparison: Comparison) -> Chart:
     """The metric of the clients, sorted: of their own models and, thin, without own parameters.
 
     The mean of the seeds' quantiles, and a band from lowest to highest.
     """
-    figure, axes = canvas(narrow)
-    split = split_of(comparison)
+    chart, split = Chart("clients", "clients, sorted", percent=True), split_of(comparison)
     if split is None:
-        return nothing(figure, axes, "no method has personal models")
-    kind, order = kind_of(comparison, split), list(comparison.results)
-    handles, labels = [], []
-    for label, results in comparison.results.items():
-        look = style(order.index(label))
+        return replace(chart, empty="no method has personal models")
+    kind, lines = kind_of(comparison, split), []
+    for place, (label, results) in enumerate(comparison.results.items()):
         for path, name in ((("by_client",), label), (("shared", "by_client"), f"{label}, without own parameters")):
-            curves = _curves(results, split, *path, f"{kind}_quantiles")
-            if curves:
-                shared = path[0] == "shared"
-                handles.append(_draw(axes, curves, look | (_thin(look) if shared else {})))
-                labels.append(name)
-    if not handles:
-        return nothing(figure, axes, "no metric was measured by client")
-    if kind == "auc":
-        axes.axhline(0.5, color=MUTED, linestyle=":", lw=1.0, zorder=1.5)
-    side = w.words(f"{split}.{kind}")
-    axes.set(xlabel="clients, from the least to the largest", ylabel=f"{side},\none client each")
-    _finish(axes)
-    key(figure, handles, labels, narrow)
-    return figure
+            found = _curve(results, split, *path, f"{kind}_quantiles")
+            if found:
+                lines.append(Line(name, place, (found,), thin=path[0] == "shared"))
+    if not lines:
+        return replace(chart, empty="no metric was measured by client")
+    name = w.words(f"{split}.{kind}")
+    caption = f"{name} of the clients one by one, sorted; thin: without own parameters."
+    return replace(
+        chart, lines=tuple(lines), marks=(Mark(0.5, ""),) if kind == "auc" else (),
+        xlabel="clients, from the least to the largest", ylabel=f"{name}, one client each", caption=caption,
+        description=f"Line chart: {caption} {_told(comparison)}",
+    )  # fmt: skip
 
 
-def gains_plot(comparison: Comparison, *, narrow: bool = False) -> Figure:
+def gains_chart(comparison: Comparison) -> Chart:
     """By how much the clients' losses are lower with own parameters than without, from the least to the largest."""
-    figure, axes = canvas(narrow)
-    split, order = split_of(comparison), list(comparison.results)
-    handles, labels = [], []
-    for label, results in comparison.results.items() if split is not None else ():
-        if curves := _curves(results, str(split), "gain", "quantiles"):
-            handles.append(_draw(axes, curves, style(order.index(label))))
-            labels.append(label)
-    if not handles:
-        return nothing(figure, axes, "no method has personal models")
-    axes.axhline(0.0, color=MUTED, linestyle=":", lw=1.3, zorder=1.5)
+    chart, split = Chart("gains", "gains, sorted", percent=True), split_of(comparison)
+    runs = enumerate(comparison.results.items()) if split is not None else ()
+    found = [(label, place, _curve(results, str(split), "gain", "quantiles")) for place, (label, results) in runs]
+    lines = tuple(Line(label, place, (curve,)) for label, place, curve in found if curve)
+    if not lines:
+        return replace(chart, empty="no method has personal models")
     where = w.words(f"{split}.loss").partition(" on ")[2]
-    axes.set(
-        xlabel="clients, from the least to the largest gain", ylabel=f"loss without − with own parameters,\n{where}"
-    )
-    _finish(axes)
-    key(figure, handles, labels, narrow)
-    return figure
+    caption = "By how much the clients’ losses are lower with own parameters than without, sorted."
+    return replace(
+        chart, lines=lines, marks=(Mark(0.0, ""),), xlabel="clients, from the least to the largest gain",
+        ylabel=f"loss without − with own parameters, {where}", caption=caption,
+        description=f"Line chart: {caption} {_told(comparison)}",
+    )  # fmt: skip
 
 
-def _curves(results: Sequence[Result], split: str, *path: str) -> list[list[float]]:
-    """Quantiles of every seed that has them."""
-    out = []
+def _told(comparison: Comparison) -> str:
+    head, body = rows(comparison)
+    each = (f"{row[0]}: " + ", ".join(f"{h} {c}" for h, c in zip(head[1:], row[1:], strict=True)) for row in body)
+    return "; ".join(each) + "."
+
+
+def _curve(results: Sequence[Result], split: str, *path: str) -> Curve:
+    """Quantiles over the seeds that have them."""
+    seeds = []
     for result in results:
         found: Any = result.final.get(split, {})
         for name in path:
             found = found.get(name, {}) if isinstance(found, dict) else {}
         values = [w.value(v) for v in found] if isinstance(found, list) else []
         if len(values) == len(SHARES) and all(map(math.isfinite, values)):
-            out.append(values)
+            seeds.append(values)
+    out = Curve()
+    for share, values in zip(SHARES, zip(*seeds, strict=True), strict=False):
+        out.add(share, values)
     return out
-
-
-def _thin(look: dict[str, Any]) -> dict[str, Any]:
-    return {"linestyle": ":" if look["linestyle"] == "-" else "-", "lw": 1.0}
-
-
-def _draw(axes: Any, curves: list[list[float]], look: dict[str, Any]) -> Any:
-    each = list(zip(*curves, strict=True))
-    (line,) = axes.plot(SHARES, [sum(v) / len(v) for v in each], **look | {"marker": None, "zorder": 3})
-    if len(curves) > 1:
-        low, high = [min(v) for v in each], [max(v) for v in each]
-        axes.fill_between(SHARES, low, high, color=look["color"], alpha=0.15, lw=0, zorder=2)
-    return line
-
-
-def _finish(axes: Any) -> None:
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.margins(x=0.02)
-    finish(axes)

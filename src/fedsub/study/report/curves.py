@@ -29,6 +29,13 @@ class Curve:
     def __bool__(self) -> bool:
         return bool(self.x or self.tails)
 
+    def add(self, x: float, values: Sequence[float]) -> None:
+        """The values of the seeds at one place."""
+        self.x.append(x)
+        self.mean.append(sum(values) / len(values))
+        self.low.append(min(values))
+        self.high.append(max(values))
+
     def values(self) -> list[float]:
         return [*self.low, *self.high, *(y for tail in self.tails for _, y in tail)]
 
@@ -71,15 +78,19 @@ def curve(results: Sequence[Result], metric: str, position: Position = rounds) -
     shared = sorted(set.intersection(*(set(points) for points in seeds))) if seeds else []
     for n in shared:
         xs, ys = zip(*(points[n] for points in seeds), strict=True)
-        out.x.append(sum(xs) / len(xs))
-        out.mean.append(sum(ys) / len(ys))
-        out.low.append(min(ys))
-        out.high.append(max(ys))
+        out.add(sum(xs) / len(xs), ys)
     last = shared[-1] if shared else -1
     for points in seeds:
         if any(n > last for n in points):
             out.tails.append([points[n] for n in sorted(points) if n >= last])
     return out
+
+
+def positive(found: Curve) -> Curve:
+    """Without the start at zero, which a logarithmic axis cannot show."""
+    keep = [i for i, x in enumerate(found.x) if x > 0]
+    parts = [[part[i] for i in keep] for part in (found.x, found.mean, found.low, found.high)]
+    return Curve(*parts, tails=[[p for p in tail if p[0] > 0] for tail in found.tails])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedsub.running.result import Result
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
 
-_OWN = ("seed", "data", "splits.")  # shown with the runs and the data
+_OWN = ("seed", "data", "splits.", "code.", "numbering.")  # shown with the runs and the data
 ABSENT = "–"
 
 
@@ -27,6 +27,7 @@ class Run:
     config: dict[str, Any]
     versions: dict[str, Any]
     events: list[str]
+    folder: Path | None = None
 
     @property
     def settings(self) -> dict[str, str]:
@@ -58,7 +59,7 @@ def runs(comparison: Comparison) -> list[Run]:
                 folder = comparison.path / f"{slug(label)}-seed{result.seed}"
             config = _read(folder, "config.json")
             known = {k: v for k, v in _read(folder, "versions.json").items() if k not in ("format", "version")}
-            out.append(Run(label, result, config, known, result.events or _events(folder)))
+            out.append(Run(label, result, config, known, result.events or _events(folder), folder))
     return out
 
 

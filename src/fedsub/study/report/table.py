@@ -58,7 +58,8 @@ def columns(comparison: Comparison) -> list[Column]:
         out.append(replace(_time(comparison), keep=3))
     times = [mean_std([r.seconds for r in results])[0] for results in runs]
     out.append(_column("seconds per run", [w.seconds(t) for t in times], times, keep=1))
-    return out
+    gone = {i for i, label in enumerate(comparison.results) if label in comparison.diverged}
+    return [replace(col, best=col.best - gone) for col in out]
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -138,7 +139,11 @@ def _metric(runs: Sequence[list[Result]], metric: str) -> Column:
             text += f" ({len(found)} of {len(results)})"
         cells.append(text)
         values.append(mean if len(found) == len(results) else math.nan)
-    return _column(f"best {w.short(metric)}", cells, values, max if better(metric) == "higher" else min)
+    return _column(f"best {w.short(metric)}", cells, values, max if _better(runs, metric) == "higher" else min)
+
+
+def _better(runs: Sequence[list[Result]], metric: str) -> str:
+    return next((r.better(metric) for results in runs for r in results), better(metric))
 
 
 def _communications(runs: Sequence[list[Result]]) -> list[Column]:
@@ -186,9 +191,19 @@ def labels(comparison: Comparison) -> list[str]:
     return [w.one_line(label) for label in comparison.results]
 
 
+def row_names(comparison: Comparison) -> list[str]:
+    """The labels, those of methods that diverged with a mark: "FedAvg (diverged)", "FedAvg (2 of 3 diverged)"."""
+    names = []
+    for label, results in comparison.results.items():
+        count = len(comparison.diverged.get(label, []))
+        mark = "" if not count else " (diverged)" if count == len(results) else f" ({count} of {len(results)} diverged)"
+        names.append(w.one_line(label) + mark)
+    return names
+
+
 def text_table(comparison: Comparison) -> str:
     """Plain text, aligned, with * behind the best value of each column."""
-    names, body = labels(comparison), columns(comparison)
+    names, body = row_names(comparison), columns(comparison)
     marked = [[c + ("*" if i in col.best else " ") for i, c in enumerate(col.cells)] for col in body]
     heads = [wrap(col.heading, HEADING_WIDTH, break_on_hyphens=False) for col in body]
     height = max(map(len, heads))
@@ -231,7 +246,7 @@ def _width(table: Table) -> int:
 
 def _rich(comparison: Comparison, body: list[Column]) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="", pad_edge=False, caption_justify="left")
-    names = labels(comparison)
+    names = row_names(comparison)
     table.add_column(Text("method"), no_wrap=True, min_width=max(map(cell_len, ["method", *names])))
     for col in body:
         head = wrap(col.heading, HEADING_WIDTH, break_on_hyphens=False)
@@ -247,7 +262,7 @@ def markdown_table(comparison: Comparison) -> str:
     """A Markdown table, the best values in bold."""
     body = columns(comparison)
     rows = [["method", *(_escape(col.heading) for col in body)], ["---", *["---:"] * len(body)]]
-    for i, name in enumerate(labels(comparison)):
+    for i, name in enumerate(row_names(comparison)):
         cells = [f"**{col.cells[i]}**" if i in col.best else col.cells[i] for col in body]
         rows.append([_escape(name), *cells])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "".join(
@@ -264,7 +279,7 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
     """A heading and one row per method, for programs: every metric, means and deviations, exact numbers."""
     target, known = comparison.target, w.measured(comparison)
     metrics, counts = ([m for m in known if m.startswith(w.COUNTS) == c] for c in (False, True))
-    head = ["method", "seeds", "rounds"]
+    head = ["method", "seeds", "diverged seeds", "rounds"]
     if target is not None:
         head += [f"rounds to {target}: {part}" for part in ("seeds that reached it", "mean", "std")]
     names = [*(f"best {metric}" for metric in metrics), "bytes per client and round", "seconds"]
@@ -278,7 +293,7 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
     rows = [head]
     for label, results in comparison.results.items():
         last = max((r.history[-1]["round"] for r in results if r.history), default=0)
-        row = [w.one_line(label), str(len(results)), str(last)]
+        row = [w.one_line(label), str(len(results)), str(len(comparison.diverged.get(label, []))), str(last)]
         if target is not None:
             reached = [f for r in results if (f := r.first_round(target)) is not None]
             row += [str(len(reached)), *_pair(reached)]

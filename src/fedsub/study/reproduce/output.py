@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsub.disk.files import write_atomic, writing
 from fedsub.study.report import facts, page
-from fedsub.study.report import words as w
+from fedsub.study.report.charts import rounds_chart
+from fedsub.study.report.figures import Figures
+from fedsub.study.report.html import e
 from fedsub.study.report.plots import panels_plot, png
-from fedsub.study.report.svg import inline
 from fedsub.study.reproduce.tables import csv_bytes
 
 if TYPE_CHECKING:
@@ -53,29 +53,23 @@ def command(request: Request) -> str:
 
 def _page(request: Request, outcome: Outcome, notes: list[str]) -> str:
     title = f"{request.what.capitalize()[:-1]} {request.what[-1]} of the FedSubAvg paper, reproduced"
-    tables = "".join(f"<h3>{page.e(table.title)}</h3>\n{table.html()}" for table in outcome.tables)
-    sections = [("table", "published beside ours", tables)]
+    tables = "".join(f"<h3>{e(table.title)}</h3>\n{table.html()}" for table in outcome.tables)
+    sections, figures = [("table", "published beside ours", tables)], Figures()
     if outcome.panels:
-        sections.insert(1 if request.what.startswith("table") else 0, ("curves", "curves", _curves(outcome)))
+        curves = ("curves", "curves", _curves(outcome, figures))
+        sections.insert(1 if request.what.startswith("table") else 0, curves)
     for number, (name, found) in enumerate(outcome.panels.items(), 1):
         known = facts.runs(found)
         html = f"{page.settings(found, known)}<details><summary>Runs</summary>{page.runs(known)}</details>\n"
         sections.append((f"settings-{number}", f"settings: {name}", html))
-    said = "".join(f"<p>{page.e(note)}</p>\n" for note in notes)
-    return page.document(title, PAPER, [*sections, ("made", "how this was made", said)])
+    said = "".join(f"<p>{e(note)}</p>\n" for note in notes)
+    return page.document(title, PAPER, [*sections, ("made", "how this was made", said)], figures)
 
 
-def _curves(outcome: Outcome) -> str:
-    ids = count(1)
-    several = any(len(results) > 1 for found in outcome.panels.values() for results in found.results.values())
-    band = " Lines are means over the seeds, bands reach from the lowest to the highest." if several else ""
-    ends = []
+def _curves(outcome: Outcome, figures: Figures) -> str:
+    order = list(dict.fromkeys(label for found in outcome.panels.values() for label in found.results))
+    text = ""
     for title, found in outcome.panels.items():
-        best = ", ".join(
-            f"{label} {w.number(results[0].best(found.metric))}" for label, results in found.results.items()
-        )
-        ends.append(f"{title}, best {w.words(found.metric)} of the first seed: {best}.")
-    sizes = (("wide", False), ("narrow", True))
-    alt = f"Line charts against rounds. {' '.join(ends)}"
-    svg = "".join(inline(panels_plot(outcome.panels, narrow=n), f"f{next(ids)}", alt, kind) for kind, n in sizes)
-    return f"<figure>{svg}<figcaption>{page.e('A metric against rounds.' + band)}</figcaption></figure>\n"
+        chart = rounds_chart(found, found.metric, order)
+        text += f"<h3>{e(title)}</h3>\n{figures.views([chart], 'panels')}"
+    return text

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from fedsub.study.report import page
+from fedsub.study.report import html
 from fedsub.study.report.table import _escape as escape
 
 
@@ -45,8 +45,8 @@ class Table:
         return "\n".join([*lines, *(["", *self.notes] if self.notes else [])]) + "\n"
 
     def html(self) -> str:
-        notes = "".join(f"<p>{page.e(note)}</p>\n" for note in self.notes)
-        return page.table(self.head, self.rows, self.title, kind="result") + notes
+        notes = "".join(f"<p>{html.e(note)}</p>\n" for note in self.notes)
+        return html.table(self.head, self.rows, self.title, kind="result") + notes
 
 
 def csv_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:

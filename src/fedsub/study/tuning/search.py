@@ -325,7 +325,20 @@ def _check(workers: Any, trials: Any, search: Any, seed: Any, rounds: Any, optio
     check_seed("search_seed", seed, bits=32)
     if search is not None and search not in SEARCHES:
         raise ConfigError(f"search is {search!r}; {nearest(str(search), SEARCHES)}")
-    taken = sorted({"splits", "seed", "callbacks", "copy", "stop_at_target", "checkpoint_every"} & options.keys())
+    taken = sorted(
+        {
+            "start",
+            "start_state",
+            "force_code",
+            "splits",
+            "seed",
+            "callbacks",
+            "copy",
+            "stop_at_target",
+            "checkpoint_every",
+        }
+        & options.keys()
+    )
     if taken:
         raise ConfigError(f"tune does not take {taken[0]}, which `run` has; leave it out.")
 

@@ -23,7 +23,7 @@ from fedsub.disk.files import JsonLines, dump, write_atomic
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, DataError, RunError
 from fedsub.method.training import Algorithm
-from fedsub.objective.objective import Objective
+from fedsub.objective.objective import Objective, of_seed
 from fedsub.running.result import Target, better
 from fedsub.running.run import Interrupted, run, run_config
 from fedsub.study.comparing import slug
@@ -48,7 +48,7 @@ class Bench:
     checkpoints: bool = True
 
     def objective_of(self, seed: int) -> Objective:
-        return self.objective if isinstance(self.objective, Objective) else self.objective(seed)
+        return of_seed(self.objective, seed)
 
     def record(self, job: Job) -> Path | None:
         return None if self.folder is None else self.folder / f"{job.name}.json"

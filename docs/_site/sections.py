@@ -1,0 +1,35 @@
+"""Where each page stands on the site: tutorial, how-to, explanation, reference. `nav()` is what mkdocs is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parents[1]
+SECTIONS = {
+    "Tutorial": ("tutorial", "notebooks"),
+    "How to": (
+        "data", "labels_and_files", "datasets", "twins", "models", "seeds", "metrics", "ranking", "personal", "mixture",
+        "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "extending", "cli",
+    ),
+    "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),
+    "Explanation": ("heat", "architecture", "engines", "costs", "leaks", "benchmarks", "reproduce", "results"),
+    "Reference": ("reference/index", "stability"),
+}  # fmt: skip
+
+
+def nav(reference: list[str]) -> list[Any]:
+    """The tree of pages; ``reference`` are the generated ones. What no section names stands at the end of "How to"."""
+    there = {path.stem for path in DOCS.glob("*.md")} | {"reference/index"}
+    rest = sorted(there - {page for pages in SECTIONS.values() for page in pages})
+    out: list[Any] = [{"fedsub": "index.md"}]
+    for title, pages in SECTIONS.items():
+        own: list[Any] = [f"{page}.md" for page in pages if page in there]
+        if title == "How to":
+            own += [f"{page}.md" for page in rest]
+        if title == "Methods":
+            own += sorted(f"methods/{path.name}" for path in (DOCS / "methods").glob("*.md"))
+        if title == "Reference":
+            own += [page for page in reference if page != "reference/index.md"]
+        out.append({title: own})
+    return out

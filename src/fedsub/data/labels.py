@@ -1,0 +1,115 @@
+"""What is predicted: a column, or a comparison with one, such as ``rating>=4``.
+
+    column  comparison  value            comparison: >=  <=  >  <  ==  !=
+    rating  >=          4                a number
+    verdict ==          spam             or a text, in quotes if it looks like a number
+
+Nothing of it is executed: it is read by one pattern. A label that holds names is numbered in sorted order.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import polars as pl
+
+from fedsub.data.cells import Cells, missing, short
+from fedsub.errors import ColumnError, DataError, nearest, notice
+
+PATTERN = re.compile(r"\s*(?P<column>.+?)\s*(?P<sign>>=|<=|==|!=|=|>|<)\s*(?P<value>.*?)\s*", re.DOTALL)
+COMPARE = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+CLASSES = 1_000  # names of a label; more are a mistake
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``column sign value`` as a label: 1 where it holds, 0 where not, missing where the column is."""
+
+    column: str
+    sign: str
+    value: float | str
+
+    @property
+    def name(self) -> str:
+        """What the label is called, without spaces around the sign."""
+        value = f"{self.value:g}" if isinstance(self.value, float) else self.value
+        return f"{self.column}{self.sign}{value}"
+
+    def of(self, cells: Cells) -> pl.Series:
+        if isinstance(self.value, str):
+            kind = cells.flat.dtype
+            if not isinstance(kind, pl.String | pl.Categorical | pl.Enum | pl.Boolean):
+                raise ColumnError(
+                    f"Label {self.name!r} compares with the text {self.value!r}, but column {self.column!r} holds "
+                    f"{kind}; compare with a number."
+                )
+            words = cells.flat.cast(pl.String)
+            if self.sign in ("==", "!=") and not (words == self.value).any():
+                seen = words.drop_nulls().unique().sort()
+                some = ", ".join(short.repr(word) for word in seen.head(8)) + (", …" if len(seen) > 8 else "")
+                raise ColumnError(f"Label {self.name!r}: no row of {self.column!r} is {self.value!r}; it holds {some}.")
+            return COMPARE[self.sign](words, self.value).alias(self.name)
+        return COMPARE[self.sign](cells.numbers(), self.value).alias(self.name)
+
+
+def rule_of(label: str | None, columns: Collection[str]) -> Rule | None:
+    """The rule that a label is, or None for the name of a column; a column of that very name comes first."""
+    if label is None or label in columns:
+        return None
+    found = PATTERN.fullmatch(label)
+    if found is None:
+        return None
+    column, sign, value = found["column"], found["sign"], found["value"]
+    if sign == "=":
+        raise DataError(f"label is {label!r}; to compare write two signs, {column}=={value}.")
+    if not value or re.search(r"[<>=!]", value):
+        raise DataError(f"label is {label!r}, expected a column, one comparison and a value, such as 'rating>=4'.")
+    if column not in columns:
+        raise ColumnError(
+            f"There is no column {column!r} in the data, of the label {label!r}; {nearest(column, columns)}"
+        )
+    if value[0] == value[-1] and value[0] in "'\"" and len(value) > 1:
+        return Rule(column, sign, value[1:-1])
+    try:
+        return Rule(column, sign, float(value))
+    except ValueError:
+        if sign not in ("==", "!="):
+            raise DataError(f"label is {label!r}: {value!r} is no number; texts are compared by == or !=.") from None
+        return Rule(column, sign, value)
+
+
+def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
+    """The names that a label holds, sorted, or none if it holds numbers (or texts that mean numbers)."""
+    if not isinstance(cells.flat.dtype, pl.String | pl.Categorical | pl.Enum):
+        return ()
+    words = cells.flat.cast(pl.String)
+    names = words.filter(~missing(words)).unique().sort().to_list()
+    if not names or 2 * sum(_is_number(name) for name in names) > len(names):
+        return ()
+    label = cells.flat.name
+    some = ", ".join(short.repr(name) for name in names[:8]) + (", …" if len(names) > 8 else "")
+    if len(names) > CLASSES:
+        raise ColumnError(
+            f"Label {label!r} holds {len(names):,} different texts ({some}), expected numbers or classes."
+        )
+    if binary and len(names) > 2:
+        raise ColumnError(
+            f"Label {label!r} holds {len(names)} names ({some}), expected two; choose one, as in the label "
+            f"{label + '==' + names[0]!r}, or pass binary_label=False (data.binary_label=false) for all classes."
+        )
+    which = ", ".join(f"{name!r} is {i}" for i, name in enumerate(names[:8])) + (", …" if len(names) > 8 else "")
+    notice(f"Label {label!r} holds names: {which}.")
+    return tuple(names)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "."))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""What a model says to samples that are made up: any items, for any client, in any context."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsub.errors import ConfigError
+from fedsub.objective.losses import HalfCrossEntropy, Loss
+from fedsub.objective.problem import Problem
+from fedsub.round.engines.base import Filled, columns_to, template
+from fedsub.round.predict import PersonalModel, Predictor
+from fedsub.trees import Tree
+
+BATCH = 1 << 14  # samples that a shared model is asked about at once
+
+
+class Scorer:
+    """Asks shared and personal models; modules are made once and filled with the parameters of the moment."""
+
+    def __init__(self, problem: Problem, columns: tuple[str, ...]):
+        self.problem, self.columns = problem, columns
+        self._module: Filled | None = None
+        self._personal: Predictor | None = None
+
+    def full(self, params: Tree) -> Filled:
+        """The module with the full tables; values are shared, not copied: a table may fill half the memory."""
+        if self._module is None:
+            self._module = Filled(template(self.problem, next(iter(params.values())).device))
+            self._module.module.eval()
+        self._module.fill(params)
+        return self._module
+
+    def personal(self, model: PersonalModel) -> Predictor:
+        if self._personal is None:
+            self._personal = Predictor(self.problem, self.columns, next(iter(model.shared.values())).device)
+        return self._personal
+
+    def scores(self, model: Tree | PersonalModel, ids: np.ndarray, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        """One number a sample [u, b] of columns [u, b, …]; ``ids`` [u] are the clients, for personal models."""
+        count, width = next(iter(arrays.values())).shape[:2]
+        if isinstance(model, PersonalModel):
+            real = np.ones((count, width), bool)
+            said = self.personal(model).ask(model, ids, dict(arrays), real)[1]
+            found = one_score(said.reshape(count * width, *said.shape[2:]), self.problem.objective.loss)
+            return found.reshape(count, width)
+        module, objective = self.full(model), self.problem.objective
+        device = next(iter(model.values())).device
+        flat = {n: a.reshape(count * width, *a.shape[2:]) for n, a in arrays.items()}
+        out = np.empty(count * width)
+        with torch.no_grad():
+            for low in range(0, len(out), BATCH):
+                batch = columns_to({n: a[low : low + BATCH] for n, a in flat.items()}, device)
+                size = min(BATCH, len(out) - low)
+                said = objective.output(module.module, {**batch, "sample_mask": torch.ones(size, device=device)})
+                out[low : low + size] = one_score(said, objective.loss)
+        return out.reshape(count, width)
+
+
+def one_score(output: Tensor, loss: Loss) -> np.ndarray:
+    """The number by which a sample is ranked, float64 [n]; NaN counts as the least."""
+    if isinstance(loss, HalfCrossEntropy):
+        output = output[..., 0] - output[..., 1]
+    elif output.ndim == 2 and output.shape[1] == 1:
+        output = output[:, 0]
+    if output.ndim != 1:
+        raise ConfigError(
+            f"Ranking needs one score a sample, and the module returns {list(output.shape[1:])} numbers for each; "
+            "let it return one."
+        )
+    found = output.double().cpu().numpy()
+    return np.where(np.isnan(found), -np.inf, found)

@@ -108,6 +108,7 @@ def test_settings_know_the_options_of_every_kind():
         values = {
             "columns": {},
             "bias": True,
+            "own_bias": True,
             "faithful": True,
             "activation": "relu",
             "loss": "squared",

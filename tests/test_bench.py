@@ -218,3 +218,9 @@ def test_the_mixture_averages_when_the_coin_says_so():
     averaging.round(1)
     assert int(trainer.solved.numbers["communications"]) == 1
     assert int(trainer.solved.numbers["gradients"]) == 2 * len(trainer.problem.clients)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_reference_workloads_are_batched(name):
+    """Also where small updates stand beside large weights of clients, whose rounding is as large."""
+    assert Federated(WORKLOADS[name], "batched").reason == "engine batched: agrees with serial on two clients"

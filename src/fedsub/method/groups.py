@@ -39,7 +39,7 @@ class Cohort:
             words[again] = rng.key(words[again].view(np.int64), self.repeats[again])
         return words
 
-    def take(self, which: np.ndarray) -> Cohort:
+    def take(self, which: np.ndarray | slice) -> Cohort:
         return Cohort(self.clients[which], self.repeats[which])
 
 

@@ -219,7 +219,8 @@ class ClientHalf:
             if not sound:
                 value = torch.nan_to_num(value, 0.0, 0.0, 0.0)
             if not plain:
-                value = value * _column(weights if space is None else np.repeat(weights, counts[space.name]), value)
+                by_row = space is not None and len(weights) > 1
+                value = value * _column(np.repeat(weights, counts[space.name]) if by_row else weights, value)
             out[name] = value
         return out
 
@@ -240,7 +241,7 @@ def finite(message: Message, group: Group) -> np.ndarray:
 def _mean(losses: np.ndarray, steps: np.ndarray, stacked: bool) -> np.ndarray:
     """The mean of the losses [steps, c] over each client's steps."""
     with np.errstate(invalid="ignore", over="ignore"):  # of a client that diverged, and refuses itself
-        return losses.cumsum(0)[-1] / steps if stacked else losses[:, 0].mean(keepdims=True)
+        return losses.cumsum(0)[-1] / steps if stacked else np.add.reduce(losses) / len(losses)
 
 
 def _deviation(losses: np.ndarray, mean: np.ndarray, steps: np.ndarray, stacked: bool) -> np.ndarray:
@@ -252,8 +253,10 @@ def _deviation(losses: np.ndarray, mean: np.ndarray, steps: np.ndarray, stacked:
         return np.sqrt(np.maximum(square - mean**2, 0.0))
 
 
-def _column(weights: np.ndarray, like: Tensor) -> Tensor:
+def _column(weights: np.ndarray, like: Tensor) -> Tensor | float:
     """One number per entry of ``like``, shaped to multiply it."""
+    if len(weights) == 1:  # torch rounds a number to the tensor's type, too
+        return float(weights[0])
     if like.dtype == torch.float32:
         weights = weights.astype(np.float32)
     return torch.from_numpy(weights).to(device=like.device, dtype=like.dtype).reshape(-1, *[1] * (like.ndim - 1))

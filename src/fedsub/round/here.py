@@ -50,20 +50,20 @@ class Here:
     def ask(self, opened: Opened) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         down = opened.downlink(slice(0, len(opened.cohort)))
         answer = self.half.ask(down)
-        up = self.ledger.asked(opened.cohort, opened.asked) + self.ledger.up(answer, down.counts, probe=True)
+        up = self.ledger.asked(opened.cohort, opened.asked)
+        up += self.ledger.up(answer.who, answer.refused, down.counts, probe=True)
         return answer.seen["loss"], self.ledger.down(down.counts, len(down.who), probe=True), up
 
     def exchange(self, opened: Opened) -> Answers:
-        down = self.ledger.down(_counts(opened, slice(None)), len(opened.cohort))
+        down = self.ledger.down(_counts(opened), len(opened.cohort))
         up = self.ledger.asked(opened.cohort, opened.asked)
         stays = np.flatnonzero(delivers(opened.cohort, self.lost, seed=self.half.seed, round=opened.number))
         if len(stays) < len(opened.cohort):
             opened = opened.server.narrow(opened, stays)
-        sums, uplinks = opened.server.sums(opened.layout), []
+        sums, told = opened.server.sums(opened.layout), []  # of an uplink just what is small: the rest is in the sums
         for where, uplink, kept in self._train(opened) if len(stays) else ():
             sums.add(uplink, where)
-            up[stays[where]] += self.ledger.up(uplink, _counts(opened, where))
-            uplinks.append(uplink)
+            told.append((uplink.refused, uplink.lengths, uplink.seen))
             if kept:
                 self._kept.append((uplink, kept))
             if self.strict and uplink.refused.any():
@@ -72,8 +72,11 @@ class Here:
                     f"Round {opened.number}: client {', '.join(map(str, ids[:5]))} found NaN or infinity in what it "
                     "would send; lower lr."
                 )
-        refused = np.concatenate([np.zeros(0, bool), *[uplink.refused for uplink in uplinks]])
-        seen = {name: np.concatenate([u.seen[name] for u in uplinks]) for name in self.half.reports if uplinks}
+        refused = np.concatenate([np.zeros(0, bool), *[refused for refused, _, _ in told]])
+        lengths = [lengths for _, lengths, _ in told if lengths is not None]
+        encoded = np.concatenate(lengths) if lengths else None
+        up[stays] += self.ledger.up(opened.cohort, refused, _counts(opened), encoded)
+        seen = {name: np.concatenate([seen[name] for _, _, seen in told]) for name in self.half.reports if told}
         return Answers(sums, opened.cohort, stays, refused, seen, down, up)
 
     def _train(self, opened: Opened) -> Iterator[tuple[slice, Uplink, Kept]]:
@@ -113,5 +116,5 @@ def keep(memory: ClientState, uplink: Uplink, kept: Kept, half: ClientHalf, *, n
             memory.write(f"{part}.{slot}", at[good], tree, note=note)
 
 
-def _counts(opened: Opened, where: slice) -> dict[str, np.ndarray]:
-    return {space: rows.counts[where] for space, rows in opened.layout.items()}
+def _counts(opened: Opened) -> dict[str, np.ndarray]:
+    return {space: rows.counts for space, rows in opened.layout.items()}

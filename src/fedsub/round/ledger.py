@@ -17,7 +17,6 @@ from fedsub.method.groups import Cohort
 from fedsub.objective.problem import Problem
 from fedsub.round import wire
 from fedsub.round.layout import Asked, asked_of
-from fedsub.round.messages import Uplink
 from fedsub.round.schema import Length, Schema
 
 AT_ONCE = 1 << 22  # rows held by all clients together up to which the bytes of their ids are computed at the start
@@ -99,16 +98,19 @@ class Ledger:
         """To clients that hold so many rows of each space: the invitation, and what they asked for."""
         return (self._empty + self._down[probe].of(counts, clients)) * (not self.pooled)
 
-    def up(self, uplink: Uplink, counts: Mapping[str, np.ndarray], *, probe: bool = False) -> np.ndarray:
-        """From clients that hold so many rows of each space."""
-        again = uplink.who.repeats > 0
-        out = self._up[0, probe].of(counts, len(uplink))
+    def up(
+        self, who: Cohort, refused: np.ndarray, counts: Mapping[str, np.ndarray], lengths: np.ndarray | None = None, *,
+        probe: bool = False,
+    ) -> np.ndarray:  # fmt: skip
+        """From clients that hold so many rows of each space; ``lengths`` are those of their encoded updates."""
+        again = who.repeats > 0
+        out = self._up[0, probe].of(counts, len(who))
         if again.any():
-            out = np.where(again, self._up[1, probe].of(counts, len(uplink)), out)
-        if uplink.lengths is not None:
-            out = out + uplink.lengths
-        if uplink.refused.any():
-            out = np.where(uplink.refused, self._empty, out)
+            out = np.where(again, self._up[1, probe].of(counts, len(who)), out)
+        if lengths is not None:
+            out = out + lengths
+        if refused.any():
+            out = np.where(refused, self._empty, out)
         return out * (not self.pooled)
 
 

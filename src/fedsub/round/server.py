@@ -98,7 +98,7 @@ class ServerHalf:
             for slot in part.sent_slots:
                 trees[f"{part.key}.{slot}"] = self._rows(self.slots[part.key][slot], layout, where)
         counts = {space: rows.counts[where] for space, rows in layout.items()}
-        who = opened.cohort.take(np.arange(where.start, where.stop))
+        who = opened.cohort.take(where)
         return Downlink(opened.number, who, counts, trees, opened.probe)
 
     def _rows(self, whole: Tree, layout: Layout, where: slice) -> Tree:

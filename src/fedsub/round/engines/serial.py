@@ -42,6 +42,7 @@ class Serial(Engine):
         sizes = (batches.weights[0] > 0).sum(1).tolist()  # padding stands behind the real samples
         real = torch.ones(max(sizes), dtype=all_weights.dtype, device=device)
         l2 = [problem.objective.l2_of(name) for name in leaves]
+        decays = any(l2)
 
         def gradient(step: int) -> tuple[torch.Tensor, Tree]:
             size = sizes[step]
@@ -52,7 +53,7 @@ class Serial(Engine):
             loss = values if values.ndim == 0 else values @ weights.to(values.dtype)
             found = torch.autograd.grad(loss, tuple(leaves.values()), allow_unused=True)
             found = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, params.values(), strict=True)]
-            if any(l2):
+            if decays:
                 found = [g.add(p, alpha=a) if a else g for g, p, a in zip(found, params.values(), l2, strict=True)]
             return loss, dict(zip(leaves, found, strict=True))
 

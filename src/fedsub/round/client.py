@@ -219,8 +219,8 @@ class ClientHalf:
             if not sound:
                 value = torch.nan_to_num(value, 0.0, 0.0, 0.0)
             if not plain:
-                by_row = space is not None and len(weights) > 1
-                value = value * _column(np.repeat(weights, counts[space.name]) if by_row else weights, value)
+                one_for_all = space is None or len(weights) == 1
+                value = value * _column(weights if one_for_all else np.repeat(weights, counts[space.name]), value)
             out[name] = value
         return out
 

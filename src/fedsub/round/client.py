@@ -219,8 +219,8 @@ class ClientHalf:
             if not sound:
                 value = torch.nan_to_num(value, 0.0, 0.0, 0.0)
             if not plain:
-                one_for_all = space is None or len(weights) == 1
-                value = value * _column(weights if one_for_all else np.repeat(weights, counts[space.name]), value)
+                rows = None if space is None or len(weights) == 1 else counts[space.name]
+                value = value * _column(weights if rows is None else np.repeat(weights, rows), value)
             out[name] = value
         return out
 

@@ -332,11 +332,19 @@ class Clients:
 
         save_clients(self, path)
 
-    def split(self, train: float = 0.8, *, by: str = "random", column: str | None = None, seed: int = 0):
+    def split(
+        self,
+        train: float = 0.8,
+        *,
+        by: str = "random",
+        column: str | None = None,
+        seed: int = 0,
+        feature: bool = False,
+    ):
         """(train, test) within every client; see `fedsub.data.split.split`."""
         from fedsub.data.split import split
 
-        return split(self, train, by=by, column=column, seed=seed)
+        return split(self, train, by=by, column=column, seed=seed, feature=feature)
 
     def numbered_by(self, vocabulary: Any, *, grow: bool = False) -> Clients:
         """The same data with ids numbered as before; see `fedsub.data.align.numbered_by`."""

@@ -18,6 +18,7 @@ from typing import Any, Never
 import numpy as np
 import polars as pl
 
+from fedsub.data import notices
 from fedsub.data.cells import ROWS, Cells, Places, encode, label_column, missing, prenumbered, value_column
 from fedsub.data.clients import Clients, Column, Space
 from fedsub.data.labels import classes_of
@@ -251,6 +252,9 @@ def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places) -
                 columns[name] = value_column(Cells.of(table[name], owners, places=places))
     if problems:
         raise ColumnError(*problems)
+    notices.of_duplicates(owners, table.get_columns(), places)
+    if plan.label is not None:
+        notices.of_label(columns[plan.label])
     order = np.argsort(codes, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(client_ids)))])
     grouped = [reorder(columns[name], order) for name in plan.names]
@@ -305,6 +309,8 @@ def _space(name: str, members: list[Cells], plan: Plan) -> tuple[Space, list[Col
         size, vocabulary = int(plan.sizes[name]), None
         zero_ok = not padded or name in plan.padding
         rows = [prenumbered(m, p, size, name, zero_ok) for m, p in zip(members, plain, strict=True)]
+        remedy = f"Leave {name!r} out of sizes to have the ids numbered."
+        notices.of_rows(f"The table sizes[{name!r}]", size, len(np.unique(np.concatenate(rows))), remedy)
     else:
         # An empty List column has no type of its own; it goes along with the others.
         kinds = {p.dtype: p.name for p in plain if len(p)}

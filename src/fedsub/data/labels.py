@@ -100,7 +100,8 @@ def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
     if binary and len(names) > 2:
         raise ColumnError(
             f"Label {label!r} holds {len(names)} names ({some}), expected two; choose one, as in the label "
-            f"{label + '==' + names[0]!r}, or pass binary_label=False (data.binary_label=false) for all classes."
+            f"{label + '==' + names[0]!r}, or pass binary_label=False (data.binary_label=false) for a model with one number a class, such as "
+            'linear with loss="cross_entropy".'"
         )
     which = ", ".join(f"{name!r} is {i}" for i, name in enumerate(names[:8])) + (", …" if len(names) > 8 else "")
     notice(f"Label {label!r} holds names: {which}.")

@@ -88,6 +88,7 @@ def shape_of(clients: Clients) -> dict[str, Any]:
                 "width": int(c.width),
                 "shape": [int(n) for n in c.values.shape[1:]],
                 "dtype": c.values.dtype.str,
+                **({} if c.feature else {"feature": False}),
             }
             for c in clients.columns.values()
         },
@@ -102,7 +103,8 @@ def shell(shape: Mapping[str, Any]) -> Clients:
         values = np.zeros((1, *c["shape"]), np.dtype(c["dtype"]))
         if name == shape["label"] and values.dtype.kind in "biuf":
             values[:] = shape["largest_label"]
-        columns[name] = Column(name, values, c["space"], one if c["ragged"] else None, c["width"])
+        starts, feature = one if c["ragged"] else None, c.get("feature", True)
+        columns[name] = Column(name, values, c["space"], starts, c["width"], feature=feature)
     spaces = {
         name: Space(name, s["size"], tuple(s["columns"]), one, np.zeros(1, np.int64), s["padding"])
         for name, s in shape["spaces"].items()

@@ -171,14 +171,20 @@ class Experiment:
         # A column of marks cuts once only; the stored order is then the order in time.
         by = {"none": "random", "column": "ending"}.get(how.by, how.by)
         column = None if how.by == "column" else self._split_column()
-        return both.split(1 - share, by=by, column=column, seed=how.seed + 1 + (seed if how.per_seed else 0))
+        shift = seed if how.per_seed else 0
+        return both.split(1 - share, by=by, column=column, seed=how.seed + 1 + shift, feature=self._also_feature())
 
     def _cut(self, clients: Clients, seed: int = 0) -> tuple[Clients, Clients | None]:
         how = self.config.split
         if how.by == "none":
             return clients, None
         shift = seed if how.per_seed else 0
-        return clients.split(how.train, by=how.by, column=self._split_column(), seed=how.seed + shift)
+        column, feature = self._split_column(), self._also_feature()
+        return clients.split(how.train, by=how.by, column=column, seed=how.seed + shift, feature=feature)
+
+    def _also_feature(self) -> bool:
+        """Whether the column to split by was named as a feature, too."""
+        return self.config.split.column in (self.config.data.values or ())
 
     def _split_column(self) -> str | None:
         return self.config.split.column if self.config.split.by in ("time", "last", "ending", "column") else None

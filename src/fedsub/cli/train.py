@@ -57,7 +57,7 @@ def train(
         objective = experiment.objective(clients)
         if own_split:
             objective = lambda seed: experiment.objective(cut(seed)["train"])(seed)  # noqa: E731
-        # Tried now, mistakes show before anything is written; the loss of other built-in models is known without tables.
+        # Tried now, mistakes show before anything is written; the loss of other kinds is known without making tables.
         tried = config.model.objective is not None or config.model.kind in ("linear", "factorisation")
         loss = objective(config.train.seed_list[0]).loss if tried else _loss(clients, config.model)
         if target is not None:

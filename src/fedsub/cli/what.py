@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsub.cli.options import DataFlags, given
+from fedsub.data.leaf import is_leaf
 from fedsub.data.reading import TABLES, kind_of
 from fedsub.errors import ConfigError, nearest
 from fedsub.study.experiment import tasks
@@ -66,7 +67,7 @@ def _source(what: str) -> tuple[dict[str, Any], Path, str]:
             raise ConfigError(f"There is no file {what}; check the path.")
         raw = {"task": tasks.LIBSVM, "data": {"path": str(path)}}
         return merge(tasks.get(tasks.LIBSVM).config, raw), here, "The settings"
-    if path.is_dir() or (kind_of(path) and path.exists()):
+    if path.is_dir() or (kind_of(path) and path.exists()) or is_leaf(path):
         return {"data": {"path": str(path)}}, here, "The settings"
     if kind_of(path):
         raise ConfigError(f"There is no file {what}; check the path.")

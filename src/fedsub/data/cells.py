@@ -265,7 +265,10 @@ def value_column(cells: Cells, whole: bool = True) -> Column:
     """A plain column; ``whole`` keeps integers and times as int64, where float32 would lose digits."""
     flat, name = cells.flat, cells.flat.name
     if cells.starts is not None:
-        raise ColumnError(f"Column {name!r} holds lists, expected a fixed width; cast it to pl.Array.")
+        raise ColumnError(
+            f"Column {name!r} holds lists, expected numbers of a fixed width; read it as ids, or make all lists as long "
+            "(in a frame cast them to pl.Array)."
+        )
     cells.note(flat.is_null(), "is missing, expected a number; fill it or drop the row (nulls='drop', --nulls drop)")
     if flat.dtype.is_temporal():
         flat = flat.to_physical()

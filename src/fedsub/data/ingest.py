@@ -10,7 +10,7 @@ from 0, in a text file its line) and its client; all problems come in one messag
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Never
@@ -21,12 +21,13 @@ import polars as pl
 from fedsub.data import notices
 from fedsub.data.cells import ROWS, Cells, Places, encode, label_column, missing, prenumbered, value_column
 from fedsub.data.clients import Clients, Column, Space
+from fedsub.data.frames import brief, columns_of
 from fedsub.data.labels import classes_of
 from fedsub.data.nulls import count_own, drop_missing
 from fedsub.data.plan import OPTIONS, Ids, Plan, check_unicode, refuse_unknown
 from fedsub.data.reading import TEXT, TableFile
 from fedsub.data.renumber import assemble, reorder
-from fedsub.errors import ColumnError, DataError, MissingExtra, nearest
+from fedsub.errors import ColumnError, DataError, nearest
 
 UNFILLED = np.empty(0, np.int64)  # rows of a space before the clients are numbered
 
@@ -45,7 +46,9 @@ def from_frame(
     nulls: str = "refuse",
     **unknown: Never,
 ) -> Clients:
-    """`Clients` from a polars (also lazy), pandas or Arrow frame with one row per sample.
+    """`Clients` from a polars (also lazy) or pandas frame, an Arrow table or data set, or one of Hugging Face.
+
+    It has one row per sample.
 
     client        column with the owner of each sample
     ids           id columns: ``["item", "genre"]``, each with a table of its own, or
@@ -134,44 +137,12 @@ def _from_table(frame: Any, client: Any, plan: Plan, places: Places) -> Clients:
     if not isinstance(client, str):
         raise DataError(f"client must name a column, got {client!r}; for an array of owners use from_arrays.")
     check_unicode("client", client)
-    present, fetch = _columns(frame)
+    present, fetch = columns_of(frame)
     plan = plan.resolved(present)
     names = list(dict.fromkeys([client, *plan.sources]))
     _require(names, present)
     table = fetch(names)
     return _build(table.select(plan.sources), table[client], plan, places)
-
-
-def _columns(frame: Any) -> tuple[list[str], Callable[[list[str]], pl.DataFrame]]:
-    """The names of any supported frame's columns, and what gets some of them. pandas and Arrow are not imported."""
-    if isinstance(frame, pl.LazyFrame):
-        return frame.collect_schema().names(), lambda names: frame.select(names).collect()
-    if isinstance(frame, pl.DataFrame):
-        return frame.columns, lambda names: frame.select(names)
-    pandas = type(frame).__module__.split(".")[0] == "pandas" and hasattr(frame, "columns")
-    if pandas:
-        present = [c for c in frame.columns if isinstance(c, str)]
-        return present, lambda names: _converted(lambda: pl.from_pandas(frame[names]))
-    if not hasattr(frame, "__arrow_c_stream__"):
-        raise DataError(
-            f"Got a {type(frame).__name__}, expected a polars or pandas DataFrame or an Arrow table; "
-            "for a dict of arrays use from_arrays, for a path from_file."
-        )
-    return _columns(_converted(lambda: pl.DataFrame(frame)))
-
-
-def _converted(convert: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    try:
-        return convert()
-    except ImportError as error:
-        raise MissingExtra(f"This frame needs pyarrow: pip install 'fedsub[frames]' ({error}).") from error
-    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"The frame cannot be read: {_brief(error)}. Give each column one type.") from error
-
-
-def _brief(error: Exception) -> str:
-    """The first line of a polars message; the rest is context for polars users."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _require(names: list[str], present: Iterable[str]) -> None:
@@ -194,7 +165,7 @@ def _series(name: str, data: Any) -> pl.Series:
             data = [float(x) if isinstance(x, int) else x for x in data]
         return pl.Series(name, data)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise ColumnError(f"Column {name!r} mixes types or shapes: {_brief(error)}. Give it one type.") from error
+        raise ColumnError(f"Column {name!r} mixes types or shapes: {brief(error)}. Give it one type.") from error
 
 
 def _owners(offsets: Any, length: int) -> pl.Series:
@@ -228,6 +199,8 @@ def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places) -
         raise ColumnError(f"Client column {owners.name!r} holds {owners.dtype}, expected one id per sample.")
     problems: list[str] = []
     table, classes = _prepared(table, owners, plan, places, problems)
+    if not table.width:
+        raise ColumnError(*problems)
     if plan.nulls == "drop":
         whole = drop_missing([owners, *table])
         places = replace(places, rows=np.flatnonzero(whole.to_numpy()))
@@ -289,7 +262,7 @@ def _prepared(
     for name in plan.values:
         with _collected(problems):
             done.append(Cells(table[name], owners, places=places).numbers())
-    return pl.DataFrame([series.alias(series.name) for series in done]) if done else table.clear(), classes
+    return pl.DataFrame([series.alias(series.name) for series in done]), classes
 
 
 def _space(name: str, members: list[Cells], plan: Plan) -> tuple[Space, list[Column]]:

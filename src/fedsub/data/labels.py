@@ -4,7 +4,8 @@
     rating  >=          4                a number
     verdict ==          spam             or a text, in quotes if it looks like a number
 
-Nothing of it is executed: it is read by one pattern. A label that holds names is numbered in sorted order.
+Nothing of it is executed: it is read by one pattern. A label that holds names is numbered in sorted order,
+or as the classes of an Enum are.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
         return ()
     words = cells.flat.cast(pl.String)
     names = words.filter(~missing(words)).unique().sort().to_list()
+    if isinstance(cells.flat.dtype, pl.Enum) and names:  # their order was chosen
+        names = cells.flat.dtype.categories.to_list()
     if not names or 2 * sum(_is_number(name) for name in names) > len(names):
         return ()
     label = cells.flat.name
@@ -100,8 +103,8 @@ def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
     if binary and len(names) > 2:
         raise ColumnError(
             f"Label {label!r} holds {len(names)} names ({some}), expected two; choose one, as in the label "
-            f"{label + '==' + names[0]!r}, or pass binary_label=False (data.binary_label=false) for a model with one number a class, such as "
-            'linear with loss="cross_entropy".'"
+            f"{label + '==' + names[0]!r}, or pass binary_label=False (data.binary_label=false) for a model "
+            "that gives a number for each class."
         )
     which = ", ".join(f"{name!r} is {i}" for i, name in enumerate(names[:8])) + (", …" if len(names) > 8 else "")
     notice(f"Label {label!r} holds names: {which}.")

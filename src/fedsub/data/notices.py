@@ -65,9 +65,9 @@ def of_features(clients: Clients, names: Iterable[str]) -> None:
         if largest > LARGE:
             looks = ", as a time has them" if 1e8 < largest < 1e19 and values.dtype.kind == "i" else ""
             notice(
-                f"The feature {name!r} has values up to {largest:.3g}{looks}: gradient steps on it will explode. Rescale "
-                "it to about −1 to 1 or leave it out of the features; a column that only splits the data (--time-column, "
-                "split(column=…)) is none."
+                f"The feature {name!r} has values up to {largest:.3g}{looks}: gradient steps on it will explode. "
+                "Rescale it to about −1 to 1 or leave it out of the features; a column that only splits the data "
+                "(--time-column, split(column=…)) is none."
             )
 
 

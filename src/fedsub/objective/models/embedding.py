@@ -55,4 +55,6 @@ def embedding(
     module = EmbeddingModel(
         clients, dim=dim, hidden=hidden, values=plain_columns(clients), own_bias=own_bias, taste=taste, item=item
     )
-    return Objective(module, usual_loss(clients, label, "embedding", loss), space_tables(clients, "tables") | vectors, own=own)
+    return Objective(
+        module, usual_loss(clients, label, "embedding", loss), space_tables(clients, "tables") | vectors, own=own
+    )

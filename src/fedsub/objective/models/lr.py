@@ -58,4 +58,6 @@ def lr(
     module = LogisticRegression(
         clients, bias=bias, values=plain_columns(clients), own_bias=own_bias, taste=taste, item=item
     )
-    return Objective(module, usual_loss(clients, label, "lr", loss), space_tables(clients, "weights") | vectors, own=own)
+    return Objective(
+        module, usual_loss(clients, label, "lr", loss), space_tables(clients, "weights") | vectors, own=own
+    )

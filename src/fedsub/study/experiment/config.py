@@ -43,6 +43,7 @@ class Data(Section):
     nulls: Literal["refuse", "drop", "own"] = "refuse"
     separator: str | None = None
     encoding: str | None = None
+    text: dict[str, Literal["characters", "words"]] = {}  # of LEAF files, texts to cut into lists of ids
     scale: Rate | None = None
     options: dict[str, Any] = {}
 

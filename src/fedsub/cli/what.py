@@ -26,7 +26,10 @@ def experiment(
     ``chosen`` selects methods, by label or name; ``default`` are those if nothing else names any.
     """
     raw, base, origin = _source(what)
-    for flag, path, value in given(flags):
+    flags_given = given(flags)
+    if {"--local-steps", "--local-epochs"} <= {flag for flag, _, _ in flags_given}:
+        raise ConfigError("--local-steps and --local-epochs exclude each other; give one of them.")
+    for flag, path, value in flags_given:
         if flag == "--table":
             value = _tables(value)
         elif flag == "--seed":

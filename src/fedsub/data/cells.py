@@ -266,8 +266,8 @@ def value_column(cells: Cells, whole: bool = True) -> Column:
     flat, name = cells.flat, cells.flat.name
     if cells.starts is not None:
         raise ColumnError(
-            f"Column {name!r} holds lists, expected numbers of a fixed width; read it as ids, or make all lists as long "
-            "(in a frame cast them to pl.Array)."
+            f"Column {name!r} holds lists, expected numbers of a fixed width; read it as ids, or make all lists "
+            "equally long (in a frame cast them to pl.Array)."
         )
     cells.note(flat.is_null(), "is missing, expected a number; fill it or drop the row (nulls='drop', --nulls drop)")
     if flat.dtype.is_temporal():

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from fedsub.errors import DataError, MissingExtra
+from fedsub.errors import DataError, lacking
 
 Fetch = Callable[[list[str]], pl.DataFrame]
 
@@ -70,7 +70,7 @@ def converted(convert: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     try:
         return convert()
     except ImportError as error:
-        raise MissingExtra(f"This frame needs pyarrow: pip install pandas pyarrow ({error}).") from error
+        raise lacking("pyarrow, which this frame needs,", "frames") from error
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"The frame cannot be read: {brief(error)}. Give each column one type.") from error
 

@@ -138,8 +138,13 @@ def global_rows(clients: Clients, column: Column, samples: Array, owners: Array)
 
 def _times(clients: Clients, column: str | None, by: str = "time") -> Array:
     if column is None:
-        plain = [c.name for c in clients.columns.values() if c.space is None] or ["none"]
+        plain = [c.name for c in clients.columns.values() if c.space is None and c.name != clients.label] or ["none"]
         raise DataError(f"split(by={by!r}) needs column=...; plain columns are: {', '.join(plain)}.")
+    if isinstance(column, str) and column not in clients.columns:
+        raise ColumnError(
+            f"There is no column {column!r} in the data to split by; {nearest(column, clients.columns)} If the table has "
+            f"it, read it too: values=[{column!r}]."
+        )
     found = clients.column(column)
     if found.space is not None or found.values.ndim != 1:
         raise ColumnError(

@@ -10,8 +10,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fedsub.checks import is_whole
+from fedsub.checks import is_whole, named_arguments
 from fedsub.data.clients import Clients
+from fedsub.disk.files import output_folder
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError
 from fedsub.method.training import Algorithm
@@ -125,6 +126,7 @@ class Comparison:
         return write_report(self, folder)
 
 
+@named_arguments(run)
 def compare(
     methods: Mapping[str, Algorithm],
     objective: Objective | Callable[[int], Objective],
@@ -162,7 +164,7 @@ def compare(
     """
     devices = named(devices)
     goal = Target.parse(target) if target is not None else None
-    runs = _Runs(methods, objective, clients, _seed_list(seeds), Path(out) if out is not None else None)
+    runs = _Runs(methods, objective, clients, _seed_list(seeds), output_folder(out) if out is not None else None)
     starts = Starts(start, start_state)
     other_code = runs.check(resume, force_code, starts, rounds=rounds, target=goal, **options)
     results: dict[str, list[Result]] = {label: [] for label in methods}

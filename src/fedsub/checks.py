@@ -17,7 +17,8 @@ import numpy as np
 
 from fedsub.errors import ConfigError, FedsubError, MethodError, nearest
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Error = type[FedsubError]
 
@@ -32,22 +33,25 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def named_arguments(*others: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def named_arguments(
+    *others: Callable[..., Any], but: tuple[str, ...] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function whose callers are told of wrong names as of all else, by a `ConfigError`.
 
-    ``others`` are functions that it hands its ``**options`` to.
+    ``others`` are functions that it hands its ``**options`` to, ``but`` those of their arguments that it gives itself.
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        known = [p.name for f in (function, *others) for p in inspect.signature(f).parameters.values()]
+        known = {name for f in others for name in inspect.signature(f).parameters} - set(but)
+        known |= {name for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
         title = function.__name__
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs:
                 if name not in known:
-                    raise ConfigError(f"{title}() has no argument {name!r}; {nearest(name, set(known) - {'options'})}")
+                    raise ConfigError(f"{title}() has no argument {name!r}; {nearest(name, known)}")
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:  # missing, twice or too many

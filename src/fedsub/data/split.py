@@ -142,8 +142,8 @@ def _times(clients: Clients, column: str | None, by: str = "time") -> Array:
         raise DataError(f"split(by={by!r}) needs column=...; plain columns are: {', '.join(plain)}.")
     if isinstance(column, str) and column not in clients.columns:
         raise ColumnError(
-            f"There is no column {column!r} in the data to split by; {nearest(column, clients.columns)} If the table has "
-            f"it, read it too: values=[{column!r}]."
+            f"There is no column {column!r} in the data to split by; {nearest(column, clients.columns)} If the table "
+            f"has it, read it too: values=[{column!r}]."
         )
     found = clients.column(column)
     if found.space is not None or found.values.ndim != 1:

@@ -276,8 +276,8 @@ def _check_finite(params: dict[str, torch.Tensor]) -> None:
         bad = int((~torch.isfinite(value.detach())).sum())
         if bad:
             raise ObjectiveError(
-                f"Parameter {name!r} begins with NaN or infinity in {bad:,} of its {value.numel():,} values, so no client "
-                "could train it; initialise the module anew, or correct what it is loaded from."
+                f"Parameter {name!r} begins with NaN or infinity in {bad:,} of its {value.numel():,} values, so no "
+                "client could train it; initialise the module anew, or correct what it is loaded from."
             )
 
 

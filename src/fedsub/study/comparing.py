@@ -126,7 +126,7 @@ class Comparison:
         return write_report(self, folder)
 
 
-@named_arguments(run)
+@named_arguments(run, but=("method", "seed"))
 def compare(
     methods: Mapping[str, Algorithm],
     objective: Objective | Callable[[int], Objective],

@@ -17,7 +17,7 @@ import numpy as np
 from fedsub.data.clients import Array, Clients
 from fedsub.data.convex.divide import Alpha, Count, How, Scaling, Seed, check_size, divide
 from fedsub.data.datasets.options import Says
-from fedsub.errors import DataError
+from fedsub.errors import DataError, lacking
 
 
 def libsvm(

@@ -75,7 +75,7 @@ class Tuning:
         return out
 
 
-@named_arguments(run)
+@named_arguments(run, but=("method", "seed"))
 def tune(
     methods: Iterable[str] | Mapping[str, Any],
     objective: Objective | Callable[[int], Objective],

@@ -22,12 +22,12 @@ from fedsub.data import notices
 from fedsub.data.cells import ROWS, Cells, Places, encode, label_column, missing, prenumbered, value_column
 from fedsub.data.clients import Clients, Column, Space
 from fedsub.data.frames import brief, columns_of
-from fedsub.data.labels import classes_of
+from fedsub.data.labels import classes_of, texts_of
 from fedsub.data.nulls import count_own, drop_missing
 from fedsub.data.plan import OPTIONS, Ids, Plan, check_unicode, refuse_unknown
 from fedsub.data.reading import TEXT, TableFile
 from fedsub.data.renumber import assemble, reorder
-from fedsub.errors import ColumnError, DataError, nearest
+from fedsub.errors import ColumnError, DataError, nearest, notice
 
 UNFILLED = np.empty(0, np.int64)  # rows of a space before the clients are numbered
 
@@ -90,7 +90,10 @@ def from_file(
     try:
         return replace(_from_table(file.scan(), client, plan, places), source=str(file.path))
     except ColumnError as error:
-        raise ColumnError(*error.problems, where=str(file.path)) from error
+        *said, last = error.problems
+        unknown = last.startswith("There is no column") and "did you mean" not in last
+        more = f" {file.first_line()}" if unknown and file.kind in TEXT else ""
+        raise ColumnError(*said, last + more, where=str(file.path)) from error
     except (pl.exceptions.PolarsError, OSError) as error:
         problems = [file.unreadable(error)]
         if file.faults():  # what else is wrong is told along with it
@@ -141,7 +144,11 @@ def _from_table(frame: Any, client: Any, plan: Plan, places: Places) -> Clients:
     plan = plan.resolved(present)
     names = list(dict.fromkeys([client, *plan.sources]))
     _require(names, present)
-    table = fetch(names)
+    # Of a line that is too long polars sees that only if the last column is read, too.
+    table = fetch(list(dict.fromkeys([*names, present[-1]]))).select(names) if places.lines else fetch(names)
+    if places.lines is not None and (blank := table.select(pl.all_horizontal(pl.all().is_null())).to_series()).any():
+        table, places = table.filter(~blank), places.only(~blank)
+        notice(f"Left out {int(blank.sum()):,} lines with nothing in the columns that are read.")
     return _build(table.select(plan.sources), table[client], plan, places)
 
 
@@ -194,7 +201,7 @@ def _owners(offsets: Any, length: int) -> pl.Series:
 
 def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places) -> Clients:
     if not len(owners):
-        raise DataError("The data has no rows; expected one row per sample. Check the file or the filter.")
+        raise ColumnError("The data has no rows; expected one row per sample. Check the file or the filter.")
     if owners.dtype.is_nested():
         raise ColumnError(f"Client column {owners.name!r} holds {owners.dtype}, expected one id per sample.")
     problems: list[str] = []
@@ -203,7 +210,7 @@ def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places) -
         raise ColumnError(*problems)
     if plan.nulls == "drop":
         whole = drop_missing([owners, *table])
-        places = replace(places, rows=np.flatnonzero(whole.to_numpy()))
+        places = places.only(whole)
         table, owners = table.filter(whole), owners.filter(whole)
     codes, client_ids = np.zeros(0, np.int64), UNFILLED
     with _collected(problems):
@@ -256,7 +263,7 @@ def _prepared(
             if plan.rule:
                 done.append(plan.rule.of(cells))
             elif classes:
-                done.append(cells.flat.cast(pl.String).cast(pl.Enum(classes), strict=False).to_physical())
+                done.append(texts_of(cells.flat).cast(pl.Enum(classes), strict=False).to_physical())
             else:
                 done.append(cells.numbers())
     for name in plan.values:

@@ -66,6 +66,8 @@ def rule_of(label: str | None, columns: Collection[str]) -> Rule | None:
     if found is None:
         return None
     column, sign, value = found["column"], found["sign"], found["value"]
+    if sign == "=" and value[:1] in ("<", ">") and len(value) > 1:
+        raise DataError(f"label is {label!r}; write the sign the other way round, {column}{value[0]}={value[1:]}.")
     if sign == "=":
         raise DataError(f"label is {label!r}; to compare write two signs, {column}=={value}.")
     if not value or re.search(r"[<>=!]", value):
@@ -88,7 +90,7 @@ def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
     """The names that a label holds, sorted, or none if it holds numbers (or texts that mean numbers)."""
     if not isinstance(cells.flat.dtype, pl.String | pl.Categorical | pl.Enum):
         return ()
-    words = cells.flat.cast(pl.String)
+    words = texts_of(cells.flat)
     names = words.filter(~missing(words)).unique().sort().to_list()
     if isinstance(cells.flat.dtype, pl.Enum) and names:  # their order was chosen
         names = cells.flat.dtype.categories.to_list()
@@ -109,6 +111,11 @@ def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
     which = ", ".join(f"{name!r} is {i}" for i, name in enumerate(names[:8])) + (", …" if len(names) > 8 else "")
     notice(f"Label {label!r} holds names: {which}.")
     return tuple(names)
+
+
+def texts_of(label: pl.Series) -> pl.Series:
+    """The texts of a label without spaces around them."""
+    return label.cast(pl.String).str.strip_chars() if label.dtype == pl.String else label.cast(pl.String)
 
 
 def _is_number(text: str) -> bool:

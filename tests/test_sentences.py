@@ -1,5 +1,8 @@
 """Messages that help: what a module or loss was given, why clients are not computed together, wrong names and paths."""
 
+# Wrong calls are what is tested here.
+# pyright: reportCallIssue=false, reportArgumentType=false
+
 from __future__ import annotations
 
 import warnings
@@ -16,7 +19,7 @@ from fedsub.objective.problem import Problem
 
 DRAWN = np.random.default_rng(0)
 CLIENTS = fs.Clients.from_arrays(
-    {"user": np.arange(40) % 4, "item": np.arange(40), "y": np.arange(40) % 2, "x": DRAWN.random((40, 3))},
+    {"user": np.arange(40) % 4, "item": np.arange(40), "y": np.arange(40) // 4 % 2, "x": DRAWN.random((40, 3))},
     "user",
     ids=["item"],
     label="y",
@@ -185,3 +188,13 @@ def test_what_is_not_installed_names_a_command_that_works(monkeypatch):
 
     with pytest.raises(MissingExtra, match=r"pip install -e '\.\[tune\]'"):
         Studies([], {}, 0)
+
+
+def test_a_class_that_only_other_clients_hold():
+    data = {"user": [0, 0, 1, 1], "item": [0, 1, 2, 3], "y": [0, 1, 2, 4]}
+    clients = fs.Clients.from_arrays(data, "user", ids=["item"], label="y", binary_label=False)
+    module = Scorer(lambda m, b: m.out(m.items(b["item"])))
+    module.out = nn.Linear(4, 3)
+    objective = fs.Objective(module, fs.losses.cross_entropy("y"), tables={"items.weight": "item"})
+    with pytest.raises(ObjectiveError, match="must give 5 numbers a sample; it gives 3"):
+        fs.run(fs.methods.fedavg(lr=0.1, clients_per_round=2), objective, clients, rounds=1)

@@ -88,7 +88,7 @@ def _hint(problem: Problem, batch: Batch, output: Any, who: str, error: Exceptio
     if isinstance(error, AttributeError):
         return ""
     if who == "loss" and CLASSES.search(text):
-        return f" {_classes(problem, batch, output)}"
+        return f" {_classes(problem, output)}"
     name = getattr(last.func, "__name__", "")
     if name == "embedding" and TYPES.search(text):
         return " An embedding is looked up by whole numbers: read the column as ids, or turn it into them by .long()."
@@ -121,7 +121,14 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _classes(problem: Problem, batch: Batch, output: Any) -> str:
+def too_few_classes(problem: Problem, output: Any) -> str:
+    """The sentence about classes that a module has no number for, "" if there are none: other clients may hold them."""
+    label = problem.clients.columns[problem.objective.loss.label].values  # type: ignore[attr-defined]
+    short = isinstance(output, Tensor) and output.ndim == 2 and len(label) and output.shape[1] <= label.max()
+    return _classes(problem, output) if short else ""
+
+
+def _classes(problem: Problem, output: Any) -> str:
     """The labels beside the numbers that the module gives for each."""
     label = getattr(problem.objective.loss, "label", None) or problem.clients.label
     has = f"{output.shape[-1]}" if isinstance(output, Tensor) and output.ndim > 1 else "one"

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedsub.errors import FedsubError, ObjectiveError
-from fedsub.objective.losses import Batch
+from fedsub.objective.losses import Batch, CrossEntropy
 from fedsub.objective.problem import Problem
-from fedsub.round.engines.explain import failed
+from fedsub.round.engines.explain import failed, too_few_classes
 from fedsub.round.engines.rewrite import RANDOM, RAW_RANDOM
 from fedsub.round.engines.tables import lookup, tensors, used
 
@@ -105,7 +105,8 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
     buffers = {n: b.clone() for n, b in module.named_buffers()}
     try:
         with _Watch(problem, params, batch, usage):
-            losses = problem.objective.loss(problem.objective.output(module, batch), batch)
+            output = problem.objective.output(module, batch)
+            losses = problem.objective.loss(output, batch)
     except FedsubError:
         raise
     except KeyError as err:
@@ -114,6 +115,8 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
         ) from err
     except Exception as err:
         raise failed(problem, module, batch, err, "on a client's first batch") from err
+    if isinstance(problem.objective.loss, CrossEntropy) and (lacking := too_few_classes(problem, output)):
+        raise ObjectiveError(lacking)
     if not isinstance(losses, Tensor):
         raise ObjectiveError(f"The loss returned {type(losses).__name__}; return a tensor with one value per sample.")
     size = len(dict.__getitem__(batch, "sample_mask"))  # not through batch: that would count as read by the module

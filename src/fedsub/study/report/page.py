@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from fedsub.study.report import clients, facts
 from fedsub.study.report import words as w
 from fedsub.study.report.charts import by_metric
+from fedsub.study.report.columns import columns, mark, notes
 from fedsub.study.report.figures import Figures
 from fedsub.study.report.html import e, link, table
-from fedsub.study.report.table import COMMANDS, columns, labels, notes, remarks, row_names
+from fedsub.study.report.table import COMMANDS, labels, remarks, row_names
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
@@ -75,7 +76,7 @@ def results(comparison: Comparison) -> str:
     body, names = columns(comparison), row_names(comparison)
     head = ["method", *(col.heading for col in body)]
     rows = [[name, *(col.cells[i] for col in body)] for i, name in enumerate(names)]
-    bold = "The best value of each column is bold. " if any(col.best for col in body) else ""
+    bold = f"Bold: {mark(comparison)}. " if any(col.best for col in body) else ""
     shown = table(head, rows, "results", kind="result", best=[col.best for col in body])
     said = "".join(f"<p>{e(note)}</p>\n" for note in remarks(comparison))
     return f'{shown}{said}<p class="small">{e(bold + " ".join(notes(comparison)))}</p>\n'

@@ -21,7 +21,10 @@ from fedsub.study.experiment.experiment import Experiment
 
 FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
 # May change between the start and a resume: they change no result. So may methods, seeds and rounds be added.
-FREE = ("run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "data.path")
+FREE = (
+    "run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "run.reference",
+    "data.path",
+)  # fmt: skip
 
 
 def default_out(name: str) -> Path:

@@ -16,7 +16,7 @@ PANELS = (DATA, TRAIN, SPEED, OUTPUT)
 # Flags of a training that a search has no use for.
 NOT_TUNED = (
     "stop_at_target", "tensorboard", "checkpoint_every", "validation", "split_per_seed", "force_code", "start",
-    "start_state", "grow",
+    "start_state", "grow", "reference",
 )  # fmt: skip
 
 
@@ -135,6 +135,11 @@ class Flags(DataFlags):
     ] = None
     grow: Annotated[
         bool | None, _option(TRAIN, "Give ids that --start does not know rows of their own.", "--grow"), "run.grow"
+    ] = None
+    reference: Annotated[
+        str | None,
+        _option(OUTPUT, "Method that the others are compared with, seed by seed. Default: the first.", metavar="NAME"),
+        "run.reference",
     ] = None
     lost: Annotated[float | None, _option(TRAIN, "Chance that a client never delivers."), "run.lost"] = None
     every: Annotated[int | None, _option(TRAIN, "Evaluate every so many rounds. Default 10."), "evaluate.every"] = None

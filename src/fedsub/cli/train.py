@@ -63,6 +63,7 @@ def train(
             _check_metric(target, loss, [*first, *config.evaluate.slices])
     if not methods:
         raise ConfigError("No method is named; give --methods fedavg,fedsubavg or a [methods] table.")
+    reference = experiment.reference(methods)
     claim = folder.claimed(out, command, experiment, experiment.settings(len(clients)))
     seeds, rounds = config.train.seed_list, config.train.rounds
     held_out = "".join(f"; {name}: {part.samples:,} samples" for name, part in first.items() if name != "train")
@@ -93,6 +94,7 @@ def train(
             start_state=config.run.start_state,
             target=target,
             devices=config.run.devices,
+            reference=reference,
             callbacks=callbacks,
             engine=config.run.engine,
             chunk=config.run.chunk,
@@ -128,8 +130,9 @@ def finished(experiment: Experiment, out: Path) -> Comparison | None:
             notes += [f"{label}, seed {result.seed}: {said}" for said in changes_of_code(result.path)]
     if not results:
         return None
-    target = _target(experiment.config.run.target)
-    made = Comparison(results, target, path=out, notes=notes, devices=experiment.config.run.devices)
+    target, reference = _target(experiment.config.run.target), experiment.reference(results)
+    devices = experiment.config.run.devices
+    made = Comparison(results, target, path=out, notes=notes, devices=devices, reference=reference)
     made.metric = target.metric if target else next(iter(made.metrics()), made.metric)
     return made
 
@@ -154,6 +157,8 @@ def report(comparison: Comparison, out: Path, view: View, command: str) -> None:
             "report": str(page),
             "target": str(comparison.target) if comparison.target else None,
             "metric": comparison.metric,
+            "chosen_by": comparison.chosen_by,
+            "reference": comparison.reference,
             "notes": comparison.notes,
             "methods": comparison.rows(),
             "runs": [

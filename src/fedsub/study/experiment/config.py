@@ -160,6 +160,7 @@ class Run(Section):
     lost: Annotated[float, Field(ge=0, lt=1)] = 0.0
     on_bad_update: Literal["skip", "raise"] = "skip"
     target: str | None = None
+    reference: str | None = None  # the method that the others are compared with, by label or name
     stop_at_target: bool = False
     tensorboard: bool = False
     devices: Literal["phones", "datacentre", "none"] = "phones"

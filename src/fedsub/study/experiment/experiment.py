@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -237,6 +237,16 @@ class Experiment:
             elif not set(lacking) <= set(searched):
                 raise ConfigError(f"methods.{label}: {name} needs the setting {lacking[0]!r}; give it a value.")
         return out
+
+    def reference(self, labels: Iterable[str]) -> str | None:
+        """The label of the method that the others are compared with, if one is named; by label or by name."""
+        given, known = self.config.run.reference, [*labels]
+        if given is None or given in known:
+            return given
+        found = [label for label in known if normal(label) == normal(given)]
+        if len(found) != 1:
+            raise ConfigError(f"run.reference is {given!r}, which is none of the methods; {nearest(given, known)}")
+        return found[0]
 
     def own_method(self, spec: str, where: str = "methods") -> OwnMethod:
         """The function of the user's own that makes a method."""

@@ -172,7 +172,7 @@ def _honest(comparison: Comparison, metric: str) -> list[Column]:
     out = [_metric(comparison, metric, name) for name in at]
     found = {label: comparison.difference(label, metric) for label in comparison.results}
     if any(found.values()):
-        heading = f"{at[-1]} {w.short(metric, unit=False)} minus {w.cut(comparison.reference, 24)}, 95 %"
+        heading = f"{at[-1]} {w.short(metric, unit=False)} minus {w.cut(comparison.reference, 24)}, 95\u00a0%"
         out.append(Column(heading, [w.DASH if i is None else w.span(i.low, i.high) for i in found.values()]))
     return out
 

@@ -133,10 +133,12 @@ def runs(found: list[facts.Run], folder: Path | None = None) -> str:
             name = link(run.folder, folder, name)
         rows.append([name, str(r.seed), r.engine, f"{last:,}", w.seconds(r.seconds), w.size(r.peak_bytes)])
     text: str = table(["method", "seed", "engine", "rounds", "seconds", "peak memory"], rows, "runs")
-    prints = {(k, v): None for run in found for k, v in run.fingerprints.items()}
-    if prints:
-        rows = [["training" if k == "data" else f"evaluated: {k}", v] for k, v in prints]
-        text += f"<h3>Data</h3>\n{table(['use', 'fingerprint'], rows, 'fingerprints of the data')}"
+    if lines := facts.commands(found):
+        text += f"<h3>Command</h3>\n<pre><code>{e(chr(10).join(lines))}</code></pre>\n"
+    if rows := facts.data(found):
+        text += f"<h3>Data</h3>\n{table(['use', 'path', 'fingerprint'], rows, 'data')}"
+    if rows := facts.code(found):
+        text += f"<h3>Code</h3>\n{table(['file', 'commit', 'digest'], rows, 'code')}"
     known = any(run.versions for run in found)
     text += f"<h3>Versions{'' if known else ' when this page was written'}</h3>\n"
     return text + table(["name", "version"], facts.versions(found).items(), "versions")

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from fedsub.checks import check_seed, check_whole, is_number
 from fedsub.data.clients import Clients
 from fedsub.disk.files import dump, remove_temporaries, write_atomic, writing
+from fedsub.disk.provenance import provenance
+from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError, nearest
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
@@ -360,4 +362,7 @@ def _open(folder: Path, resume: bool, content: dict[str, Any]) -> None:
             (folder / part).mkdir(parents=True, exist_ok=True)
             with suppress(OSError):
                 remove_temporaries(folder / part)
-    write_atomic(folder / FILE, dump({"format": "fedsub-tune", "version": 1, **content}, indent=2))
+    write_atomic(
+        folder / FILE,
+        dump({"format": "fedsub-tune", "version": 1, **content, "made_with": {**versions(), **provenance()}}, indent=2),
+    )

@@ -9,11 +9,13 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
 from fedsub.running.result import mean_std
+from fedsub.study.paired import Interval, paired
 from fedsub.study.report import words as w
 from fedsub.study.tuning.choose import show
 
@@ -28,7 +30,7 @@ KINDS = ("ce", "loss", "auc", "accuracy")  # half_ce is ce again
 def trial_rows(tuning: Tuning) -> Rows:
     """A heading and one row per method, setting and seed, in the order of the search."""
     trials = [t for s in tuning.settings for t in s.trials]
-    measured = [f"{split}.{kind}" for split in ("train", "validation") for kind in _kinds(trials, split)]
+    measured = [f"{split}.{kind}" for split in ("train", "validation") for kind in _kinds(tuning, trials, split)]
     head = ["method", "trial", *tuning.axes, "seed", "rounds", "status", tuning.criterion.title]
     rows = [[*head, *(f"final {name}" for name in measured), "best validation loss", "at round", "chosen", "note"]]
     for setting in tuning.settings:
@@ -61,18 +63,32 @@ def setting_rows(tuning: Tuning) -> Rows:
     return rows
 
 
-def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], heads: tuple[str, ...]) -> Rows:
-    """A row per method; ``cell`` makes the cells of one quantity, which ``heads`` tell apart."""
+@dataclass(frozen=True)
+class Style:
+    """How quantities are written: the cells of one over the seeds, those of a paired interval, and their headings."""
+
+    cell: Callable[[Sequence[float]], list[str]]
+    ends: Callable[[Interval | None], list[str]]
+    heads: tuple[str, ...]
+    end_heads: tuple[str, ...]
+
+
+def winner_rows(tuning: Tuning, style: Style) -> Rows:
+    """A row per method. With several seeds also the intervals of the differences to the first method, seed by seed."""
     tested = [t for trials in tuning.tested.values() for t in trials]
-    kinds = _kinds(tested, "test")
+    kinds = _kinds(tuning, tested, "test")
     criterion = tuning.criterion
-    columns = [criterion.title]
+    names = [criterion.title]
     if criterion.select == "rounds":
-        columns.append("validation loss")
+        names.append("validation loss")
     elif criterion.target is not None:
-        columns.append(f"rounds to {criterion.target}")
-    columns += [f"test {kind}" for kind in kinds]
-    rows = [["method", "trials", "seeds", *tuning.axes, *(f"{c}{h}" for c in columns for h in heads)]]
+        names.append(f"rounds to {criterion.target}")
+    names += [f"test {kind}" for kind in kinds]
+    reference = next((label for label in tuning.counts if label in tuning.tested), None)
+    several = max(map(len, tuning.tested.values()), default=0) > 1 and len(tuning.tested) > 1
+    compared = [f"test {kind} minus {reference}, 95 %" for kind in kinds] if several else []
+    head = ["method", "trials", "seeds", *tuning.axes, *(f"{name}{part}" for name in names for part in style.heads)]
+    rows = [[*head, *(f"{name}{part}" for name in compared for part in style.end_heads)]]
     for label, count in tuning.counts.items():
         winner = tuning.chosen.get(label)
         if winner is None:
@@ -83,16 +99,21 @@ def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], he
             values.append([t.loss("validation") for t in winner.trials])
         elif criterion.target is not None:
             values.append([t.first(criterion.target) for t in winner.trials])
-        values += [[t.metric("test", kind) for t in tuning.tested.get(label, [])] for kind in kinds]
+        by_seed = [{t.seed: t.metric("test", kind) for t in tuning.tested.get(label, [])} for kind in kinds]
+        values += [[*found.values()] for found in by_seed]
         axes = [show(winner.values[name]) if name in winner.values else w.DASH for name in tuning.axes]
-        rows.append([label, str(count), str(len(winner.trials)), *axes, *(c for v in values for c in cell(v))])
+        row = [label, str(count), str(len(winner.trials)), *axes, *(c for v in values for c in style.cell(v))]
+        for found, kind in zip(by_seed, kinds, strict=True) if reference is not None and several else ():
+            others = {t.seed: t.metric("test", kind) for t in tuning.tested[reference]}
+            row += style.ends(None if label == reference else paired(found, others))
+        rows.append(row)
     return rows
 
 
 def decile_rows(tuning: Tuning) -> Rows:
     """The test split by heat decile: a row per method, seed and decile."""
     tested = [t for trials in tuning.tested.values() for t in trials]
-    kinds = _kinds(tested, "test")
+    kinds = _kinds(tuning, tested, "test")
     rows = [["method", "seed", "decile", "samples", *kinds]]
     for label, trials in tuning.tested.items():
         for t in trials:
@@ -103,12 +124,20 @@ def decile_rows(tuning: Tuning) -> Rows:
 
 
 def winners_csv(tuning: Tuning) -> Rows:
-    return winner_rows(tuning, lambda v: [_exact(x) for x in mean_std([y for y in v if math.isfinite(y)])],
-                       (": mean", ": std"))  # fmt: skip
+    def cell(values: Sequence[float]) -> list[str]:
+        return [_exact(x) for x in mean_std([y for y in values if math.isfinite(y)])]
+
+    def ends(found: Interval | None) -> list[str]:
+        return ["", "", ""] if found is None else [_exact(x) for x in (found.mean, found.low, found.high)]
+
+    return winner_rows(tuning, Style(cell, ends, (": mean", ": std"), (": mean", ": low", ": high")))
 
 
 def winners_text(tuning: Tuning) -> str:
-    return aligned(winner_rows(tuning, lambda v: [_pm(v)], ("",)))
+    def ends(found: Interval | None) -> list[str]:
+        return [w.DASH if found is None else w.span(found.low, found.high)]
+
+    return aligned(winner_rows(tuning, Style(lambda values: [_pm(values)], ends, ("",), ("",))))
 
 
 def aligned(rows: Rows) -> str:
@@ -128,8 +157,9 @@ def csv_bytes(rows: Rows) -> bytes:
     return file.getvalue().encode()
 
 
-def _kinds(trials: Sequence[Trial], split: str) -> list[str]:
-    return [kind for kind in KINDS if any(kind in t.final.get(split, {}) for t in trials)]
+def _kinds(tuning: Tuning, trials: Sequence[Trial], split: str) -> list[str]:
+    known = (*KINDS, *tuning.criterion.directions)
+    return [kind for kind in known if any(kind in t.final.get(split, {}) for t in trials)]
 
 
 def _pm(values: Sequence[float]) -> str:

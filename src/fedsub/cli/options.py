@@ -143,6 +143,20 @@ class Flags(DataFlags):
     ] = None
     lost: Annotated[float | None, _option(TRAIN, "Chance that a client never delivers."), "run.lost"] = None
     every: Annotated[int | None, _option(TRAIN, "Evaluate every so many rounds. Default 10."), "evaluate.every"] = None
+    metric: Annotated[
+        Strings,
+        _option(TRAIN, "A metric of your own, FILE:FUNCTION (docs/metrics.md). Repeatable.", metavar="FILE:FUNCTION"),
+        "evaluate.metrics",
+    ] = None
+    rank: Annotated[
+        str | None,
+        _option(
+            TRAIN,
+            "Rank the ids of this column for every client: HR, NDCG, MRR, recall (docs/ranking.md).",
+            metavar="COLUMN",
+        ),
+        "evaluate.ranking",
+    ] = None
 
     engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None
     chunk: Annotated[int | None, _option(SPEED, "Clients trained together at most (batched)."), "run.chunk"] = None

@@ -13,6 +13,7 @@ from fedsub.errors import ConfigError, DataError, nearest
 from fedsub.method.names import normal
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import Config, merge, parse, show, words
+from fedsub.study.experiment.evaluation import plan_of
 from fedsub.study.experiment.making import OwnMethod, is_own, own_method
 
 if TYPE_CHECKING:
@@ -203,17 +204,7 @@ class Experiment:
 
     def evaluation(self) -> Evaluate:
         """When and on what is evaluated."""
-        from fedsub.round.evaluate import Evaluate, Seen
-
-        plan = self.config.evaluate
-        slices = {name: Seen(s.split, tuple(s.columns), s.unseen) for name, s in plan.slices.items()}
-
-        def count(given: int | str) -> int | None:
-            return None if given == "all" else int(given)
-
-        given = plan.samples
-        samples = {k: count(n) for k, n in given.items()} if isinstance(given, dict) else count(given)
-        return Evaluate(plan.every, samples, count(plan.final_samples), slices)
+        return plan_of(self.config.evaluate, self.base)
 
     def cohort(self, population: int) -> int | None:
         """Clients per round for methods that do not say; None is everyone."""

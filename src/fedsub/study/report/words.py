@@ -97,7 +97,8 @@ def judged(comparison: Comparison) -> list[str]:
     """The metrics of which the last round, the chosen one and the difference to the reference have columns, too.
 
     Of the samples that methods are judged by: neither training nor validation samples, if there are others. Accuracy
-    beside the area under the curve has its best value alone; table.csv has them all.
+    beside the area under the curve, and a ranking by fewer items than another, have their best value alone; table.csv
+    has them all.
     """
     names = chosen(comparison)
     asked = {comparison.metric} | ({comparison.target.metric} if comparison.target else set())
@@ -107,7 +108,12 @@ def judged(comparison: Comparison) -> list[str]:
         split, _, kind = name.rpartition(".")
         if name.startswith(COUNTS) or (other and split in ("train", "validation")):
             return False
-        return name in asked or kind != "accuracy" or f"{split}.auc" not in names
+        if name in asked:
+            return True
+        measure, at, depth = kind.partition("@")
+        if at and any(n.startswith(f"{split}.{measure}@") and int(n.rpartition("@")[2]) > int(depth) for n in names):
+            return False
+        return kind != "accuracy" or f"{split}.auc" not in names
 
     return [name for name in names if wanted(name)]
 
@@ -139,7 +145,7 @@ def span(low: float, high: float) -> str:
     """An interval as its ends, with their signs: "+0.0510 to +0.0690"."""
     most = max(abs(low), abs(high))
     style = ".4f" if 1e-3 <= most < 100 else ".3g"
-    return " to ".join(f"{'−' if end < 0 else '+'}{abs(end):{style}}" for end in (low, high))
+    return " to ".join(f"{'−' if end < 0 else '+' if end else ''}{abs(end):{style}}" for end in (low, high))
 
 
 def size(count: float) -> str:

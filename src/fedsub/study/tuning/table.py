@@ -9,7 +9,6 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -63,32 +62,18 @@ def setting_rows(tuning: Tuning) -> Rows:
     return rows
 
 
-@dataclass(frozen=True)
-class Style:
-    """How quantities are written: the cells of one over the seeds, those of a paired interval, and their headings."""
-
-    cell: Callable[[Sequence[float]], list[str]]
-    ends: Callable[[Interval | None], list[str]]
-    heads: tuple[str, ...]
-    end_heads: tuple[str, ...]
-
-
-def winner_rows(tuning: Tuning, style: Style) -> Rows:
-    """A row per method. With several seeds also the intervals of the differences to the first method, seed by seed."""
+def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], heads: tuple[str, ...]) -> Rows:
+    """A row per method; ``cell`` makes the cells of one quantity, which ``heads`` tell apart."""
     tested = [t for trials in tuning.tested.values() for t in trials]
     kinds = _kinds(tuning, tested, "test")
     criterion = tuning.criterion
-    names = [criterion.title]
+    columns = [criterion.title]
     if criterion.select == "rounds":
-        names.append("validation loss")
+        columns.append("validation loss")
     elif criterion.target is not None:
-        names.append(f"rounds to {criterion.target}")
-    names += [f"test {kind}" for kind in kinds]
-    reference = next((label for label in tuning.counts if label in tuning.tested), None)
-    several = max(map(len, tuning.tested.values()), default=0) > 1 and len(tuning.tested) > 1
-    compared = [f"test {kind} minus {reference}, 95 %" for kind in kinds] if several else []
-    head = ["method", "trials", "seeds", *tuning.axes, *(f"{name}{part}" for name in names for part in style.heads)]
-    rows = [[*head, *(f"{name}{part}" for name in compared for part in style.end_heads)]]
+        columns.append(f"rounds to {criterion.target}")
+    columns += [f"test {kind}" for kind in kinds]
+    rows = [["method", "trials", "seeds", *tuning.axes, *(f"{c}{h}" for c in columns for h in heads)]]
     for label, count in tuning.counts.items():
         winner = tuning.chosen.get(label)
         if winner is None:
@@ -99,14 +84,27 @@ def winner_rows(tuning: Tuning, style: Style) -> Rows:
             values.append([t.loss("validation") for t in winner.trials])
         elif criterion.target is not None:
             values.append([t.first(criterion.target) for t in winner.trials])
-        by_seed = [{t.seed: t.metric("test", kind) for t in tuning.tested.get(label, [])} for kind in kinds]
-        values += [[*found.values()] for found in by_seed]
+        values += [[t.metric("test", kind) for t in tuning.tested.get(label, [])] for kind in kinds]
         axes = [show(winner.values[name]) if name in winner.values else w.DASH for name in tuning.axes]
-        row = [label, str(count), str(len(winner.trials)), *axes, *(c for v in values for c in style.cell(v))]
-        for found, kind in zip(by_seed, kinds, strict=True) if reference is not None and several else ():
-            others = {t.seed: t.metric("test", kind) for t in tuning.tested[reference]}
-            row += style.ends(None if label == reference else paired(found, others))
-        rows.append(row)
+        rows.append([label, str(count), str(len(winner.trials)), *axes, *(c for v in values for c in cell(v))])
+    return rows
+
+
+def difference_rows(tuning: Tuning, cell: Callable[[Interval | None], list[str]], heads: tuple[str, ...]) -> Rows:
+    """A row per method: the paired intervals of its test metrics' differences to the first method, seed by seed."""
+    tested = tuning.tested
+    reference = next((label for label in tuning.counts if label in tested), None)
+    if reference is None or len(tested) < 2 or max(map(len, tested.values())) < 2:
+        return []
+    kinds = _kinds(tuning, [t for trials in tested.values() for t in trials], "test")
+    by_seed = {
+        label: {k: {t.seed: t.metric("test", k) for t in found} for k in kinds} for label, found in tested.items()
+    }
+    rows = [["", *(f"test {kind} minus {w.one_line(reference)}{head}" for kind in kinds for head in heads)]]
+    for label in tuning.counts:
+        found = by_seed.get(label) if label != reference else None
+        intervals = [paired(found[kind], by_seed[reference][kind]) if found else None for kind in kinds]
+        rows.append([label, *(text for interval in intervals for text in cell(interval))])
     return rows
 
 
@@ -124,20 +122,25 @@ def decile_rows(tuning: Tuning) -> Rows:
 
 
 def winners_csv(tuning: Tuning) -> Rows:
-    def cell(values: Sequence[float]) -> list[str]:
-        return [_exact(x) for x in mean_std([y for y in values if math.isfinite(y)])]
-
     def ends(found: Interval | None) -> list[str]:
         return ["", "", ""] if found is None else [_exact(x) for x in (found.mean, found.low, found.high)]
 
-    return winner_rows(tuning, Style(cell, ends, (": mean", ": std"), (": mean", ": low", ": high")))
+    rows = winner_rows(tuning, lambda v: [_exact(x) for x in mean_std([y for y in v if math.isfinite(y)])],
+                       (": mean", ": std"))  # fmt: skip
+    differences = difference_rows(tuning, ends, (": mean", ": low", ": high")) or [[]] * len(rows)
+    return [row + more[1:] for row, more in zip(rows, differences, strict=True)]
 
 
 def winners_text(tuning: Tuning) -> str:
-    def ends(found: Interval | None) -> list[str]:
-        return [w.DASH if found is None else w.span(found.low, found.high)]
-
-    return aligned(winner_rows(tuning, Style(lambda values: [_pm(values)], ends, ("",), ("",))))
+    text = aligned(winner_rows(tuning, lambda v: [_pm(v)], ("",)))
+    rows = difference_rows(tuning, lambda found: [w.DASH if found is None else w.span(found.low, found.high)], ("",))
+    if not rows:
+        return text
+    _, *names = rows[0]
+    others = [row for row in rows[1:] if any(cell != w.DASH for cell in row[1:])]  # without the reference
+    turned = [["", *(row[0] for row in others)]]  # a line per metric: there are more of them than methods
+    turned += [[name, *(row[1 + i] for row in others)] for i, name in enumerate(names)]
+    return f"{text}\n95 % intervals of differences, seed by seed\n\n{aligned(turned)}"
 
 
 def aligned(rows: Rows) -> str:

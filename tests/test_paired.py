@@ -135,8 +135,8 @@ def test_compare_takes_validation_and_a_reference(tmp_path):
     train, validation = train.split(0.7, seed=1)
     methods = {"A": fs.methods.fedavg(clients_per_round=3), "B": fs.methods.fedavg(lr=0.5, clients_per_round=3)}
     found = fs.compare(
-        methods, lambda seed: bag(train, seed=seed), train, test=test, validation=validation, seeds=2, metric="test.auc",
-        reference="B", out=tmp_path / "out", **FAST,
+        methods, lambda seed: bag(train, seed=seed), train, test=test, validation=validation, seeds=2,
+        metric="test.auc", reference="B", out=tmp_path / "out", **FAST,
     )  # fmt: skip
     assert (found.reference, found.chosen_by) == ("B", "validation.auc")
     result = found.results["A"][1]

@@ -31,6 +31,7 @@ class Column:
     cells: list[str]
     best: frozenset[int] = frozenset()
     keep: int = 0  # in a narrow terminal the column with the least goes first
+    group: str = ""  # columns about the same metric stay together where a wide table is folded
 
 
 def columns(comparison: Comparison) -> list[Column]:
@@ -41,9 +42,8 @@ def columns(comparison: Comparison) -> list[Column]:
     for metric in w.chosen(comparison):
         keep = 8 if metric == comparison.metric else 4 if metric.endswith((".ce", ".auc", ".loss")) else 2
         keep -= metric.startswith("train.")
-        out.append(replace(_metric(comparison, metric, "best"), keep=keep))
-        if metric in judged:
-            out += [replace(found, keep=keep) for found in _honest(comparison, metric)]
+        about = [_metric(comparison, metric, "best"), *(_honest(comparison, metric) if metric in judged else ())]
+        out += [replace(found, keep=keep, group=metric) for found in about]
     out += _by_client(comparison)
     out += _communications(runs)
     sent = [{r.seed: r.bytes_per_client() or math.nan for r in results} for results in runs]
@@ -57,6 +57,20 @@ def columns(comparison: Comparison) -> list[Column]:
     out.append(_column(comparison, "seconds per run", cells, times, keep=1))
     gone = {i for i, label in enumerate(comparison.results) if label in comparison.diverged}
     return [replace(col, best=col.best - gone) for col in out]
+
+
+def folds(body: Sequence[Column], widths: Sequence[float], room: float) -> list[list[int]]:
+    """Which columns stand side by side, as many as have room; those of a group together, if it has room at all."""
+    out: list[list[int]] = [[]]
+    for i, width in enumerate(widths):
+        if out[-1] and sum(widths[j] for j in out[-1]) + width > room:
+            same = [j for j in out[-1] if body[i].group and body[j].group == body[i].group]
+            if len(same) == len(out[-1]):
+                same = []
+            out[-1] = [j for j in out[-1] if j not in same]
+            out.append(same)
+        out[-1].append(i)
+    return out
 
 
 def several(comparison: Comparison) -> bool:

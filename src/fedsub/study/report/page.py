@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedsub.study.report import clients, facts
 from fedsub.study.report import words as w
 from fedsub.study.report.charts import by_metric
-from fedsub.study.report.columns import columns, mark, notes
+from fedsub.study.report.columns import columns, folds, mark, notes
 from fedsub.study.report.figures import Figures
 from fedsub.study.report.html import e, link, table
 from fedsub.study.report.table import COMMANDS, labels, remarks, row_names
@@ -17,6 +17,7 @@ from fedsub.study.report.table import COMMANDS, labels, remarks, row_names
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
 
+ABREAST = 11  # columns that a window of 1300 pixels shows side by side; further ones stand beneath
 TABLES = ("table.csv", "table.md", "table.tex")
 Section = tuple[str, str, str]  # its id, its heading, its HTML
 
@@ -74,10 +75,14 @@ def lead(comparison: Comparison) -> str:
 
 def results(comparison: Comparison) -> str:
     body, names = columns(comparison), row_names(comparison)
-    head = ["method", *(col.heading for col in body)]
-    rows = [[name, *(col.cells[i] for col in body)] for i, name in enumerate(names)]
     bold = f"Bold: {mark(comparison)}. " if any(col.best for col in body) else ""
-    shown = table(head, rows, "results", kind="result", best=[col.best for col in body])
+    shown = ""
+    tables = -(-len(body) // ABREAST)
+    room = min(ABREAST, -(-len(body) // tables) + 1)  # about as many in each
+    for some in folds(body, [1 for _ in body], room):
+        head = ["method", *(body[j].heading for j in some)]
+        rows = [[name, *(body[j].cells[i] for j in some)] for i, name in enumerate(names)]
+        shown += table(head, rows, "results", kind="result", best=[body[j].best for j in some])
     said = "".join(f"<p>{e(note)}</p>\n" for note in remarks(comparison))
     return f'{shown}{said}<p class="small">{e(bold + " ".join(notes(comparison)))}</p>\n'
 

@@ -20,7 +20,7 @@ from fedsub.running.result import mean_std
 from fedsub.study.paired import Interval
 from fedsub.study.report import clients
 from fedsub.study.report import words as w
-from fedsub.study.report.columns import Column, at_the_end, columns, mark
+from fedsub.study.report.columns import Column, at_the_end, columns, folds, mark
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
@@ -56,21 +56,12 @@ def text_table(comparison: Comparison) -> str:
     heads = [wrap(col.heading, HEADING_WIDTH, break_on_hyphens=False) for col in body]
     width = [max(map(cell_len, [*head, *cells])) for head, cells in zip(heads, marked, strict=True)]
     out: list[str] = []
-    for some in _folds([len("  ") + n for n in width], WIDTH - max(map(cell_len, ["method", *names]), default=0)):
+    room = WIDTH - max(map(cell_len, ["method", *names]))
+    for some in folds(body, [len("  ") + n for n in width], room):
         out += [*_aligned(names, [heads[i] for i in some], [marked[i] for i in some]), ""]
     if any(col.best for col in body):
         out += [*wrap(f"* {mark(comparison)}", WIDTH), ""]
     return "\n".join([*out, *remarks(comparison)]).rstrip() + "\n"
-
-
-def _folds(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Which columns stand side by side: as many as have room."""
-    out: list[list[int]] = [[]]
-    for i, width in enumerate(widths):
-        if out[-1] and sum(widths[j] for j in out[-1]) + width > room:
-            out.append([])
-        out[-1].append(i)
-    return out
 
 
 def _aligned(names: Sequence[str], heads: Sequence[list[str]], cells: Sequence[list[str]]) -> list[str]:

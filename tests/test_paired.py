@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fedsub.study.report.columns import Column, columns, notes
 
 
 def run(seed: int, *, test: tuple[float, ...], validation: tuple[float, ...] | None = None) -> Result:
-    others = {"test__auc": test} | ({"validation__auc": validation} if validation else {})
+    others: dict[str, Any] = {"test__auc": test} | ({"validation__auc": validation} if validation else {})
     return curve(0.69, *(0.6 for _ in test[1:]), seed=seed, **others)
 
 
@@ -120,7 +121,7 @@ def test_a_target_never_reached_counts_as_its_last_round_at_least():
 
 
 def test_a_wide_text_is_folded_with_the_names_in_every_fold():
-    long = {f"slice{i}__auc": (0.5, 0.6) for i in range(12)}
+    long: dict[str, Any] = {f"slice{i}__auc": (0.5, 0.6) for i in range(12)}
     found = Comparison({"A method": [curve(0.69, 0.6, **long)], "B": [curve(0.69, 0.6, **long)]})
     lines = text_table(found).splitlines()
     assert max(map(len, lines)) <= 150

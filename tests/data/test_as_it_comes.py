@@ -277,6 +277,8 @@ def test_a_comma_may_mean_thousands(tmp_path):
     file = write(tmp_path, 'u,i,p\n1,a,"1,000"\n1,b,2\n')
     with pytest.raises(ColumnError, match="line 2, client 1: '1,000' may mean thousands or a fraction"):
         Clients.from_file(file, "u", ids=["i"], values=["p"])
+    file = write(tmp_path, "u;i;p\n1;a;1,250\n1;b;0,125\n")  # no thousand begins with 0
+    assert Clients.from_file(file, "u", ids=["i"], values=["p"]).column("p").values.tolist() == [1.25, 0.125]
 
 
 def test_what_is_read_without_being_asked(tmp_path):

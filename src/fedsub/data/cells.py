@@ -159,7 +159,8 @@ class Cells:
         given = text.is_not_null()
         best, bad = text, given
         # Last a decimal comma, as files have it whose columns are separated by semicolons.
-        if text.str.contains(r"^[+-]?\d{1,3}(,\d{3})+$").any() and not text.str.contains(r",\d{1,2}$|,\d{4}").any():
+        commas = text.filter(text.str.contains(",").fill_null(False))
+        if len(commas) and commas.str.contains(r"^[+-]?[1-9]\d{0,2}(,\d{3})+$").all():
             self.fail(
                 given & text.str.contains(","),
                 "may mean thousands or a fraction; write 1000 or 1.0, without a comma",

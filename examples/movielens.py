@@ -1,6 +1,6 @@
 """MovieLens-1M: heat, then FedAvg against FedSubAvg at the papers' settings.
 
-python examples/movielens.py DIR     (DIR holds ratings and users, as .dat or .parquet, or a folder movielens-1m with them)
+python examples/movielens.py DIR     (DIR holds ratings and users, .dat or .parquet, or a folder movielens-1m of them)
 """
 
 import sys

@@ -134,8 +134,8 @@ def present(name: str, folder: Path | None) -> bool:
     return find(name, folder) is not None
 
 
-# What is compared where nothing is asked for, and what is trained alone (docs/zoo.md, "What to take"): the plain mean,
-# the correction as stated, tempered for servers that must stay stateless, and the server that was best where tuned alike.
+# What is compared where nothing is asked for, and what is trained alone (docs/zoo.md): the plain mean, the correction
+# as stated, tempered for servers that must stay stateless, and the server that was best where all were tuned alike.
 ADVISED = "fedadagrad"
 USUAL: dict[str, dict[str, Any]] = {
     "fedavg": {},

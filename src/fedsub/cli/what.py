@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsub.cli.options import DataFlags, given
+from fedsub.data.leaf import is_leaf
 from fedsub.data.reading import TABLES, kind_of
 from fedsub.errors import ConfigError, nearest
 from fedsub.study.experiment import tasks
@@ -29,7 +30,10 @@ def experiment(
     named = bool(raw.get("methods"))
     if isinstance(raw.get("task"), str):
         raw = _over_task(raw)
-    for flag, path, value in given(flags):
+    flags_given = given(flags)
+    if {"--local-steps", "--local-epochs"} <= {flag for flag, _, _ in flags_given}:
+        raise ConfigError("--local-steps and --local-epochs exclude each other; give one of them.")
+    for flag, path, value in flags_given:
         if flag == "--table":
             value = _tables(value)
         elif flag == "--seed":
@@ -67,7 +71,7 @@ def _source(what: str) -> tuple[dict[str, Any], Path, str]:
         if not path.exists():
             raise ConfigError(f"There is no file {what}; check the path.")
         return {"task": tasks.LIBSVM, "data": {"path": str(path)}}, here, "The settings"
-    if path.is_dir() or (kind_of(path) and path.exists()):
+    if path.is_dir() or (kind_of(path) and path.exists()) or is_leaf(path):
         return {"data": {"path": str(path)}}, here, "The settings"
     if kind_of(path):
         raise ConfigError(f"There is no file {what}; check the path.")

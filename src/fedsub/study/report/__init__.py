@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsub.disk.files import write_atomic, writing
+from fedsub.disk.files import make_folder, output_folder, write_atomic
 from fedsub.study.report.latex import latex_table
 from fedsub.study.report.page import render
 from fedsub.study.report.plots import bytes_plot, clients_plot, deciles_plot, gains_plot, png, rounds_plot, time_plot
@@ -46,9 +46,8 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
     is what the plot shows: by decile it is of the test split, if there is one. Where methods have personal models,
     clients.png and gains.png show how the clients fare one by one.
     """
-    folder = Path(folder)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = output_folder(folder)
+    make_folder(folder)
     lines = StringIO()
     csv.writer(lines, lineterminator="\n").writerows(csv_rows(comparison))
     write_atomic(folder / "table.csv", lines.getvalue().encode())

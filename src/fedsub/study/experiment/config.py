@@ -201,7 +201,7 @@ class Evaluation(Section):
     samples: Count | All | dict[str, Count | All] = 10_000
     final_samples: Count | All = 200_000
     slices: dict[str, Slice] = {}
-    metrics: list[str] | dict[str, str] = []
+    metrics: list[str] | dict[str, str] | None = None
     ranking: Rank | None = None
 
 

@@ -23,6 +23,7 @@ from fedsub.running.run import Interrupted, deferred_interrupt, finished_result,
 from fedsub.running.start import Starts
 from fedsub.study.costs.devices import Devices, named
 from fedsub.study.costs.estimate import estimated_seconds
+from fedsub.study.reading import write_names
 
 MOST_SEEDS = 10_000
 
@@ -210,6 +211,7 @@ def compare(
     comparison = Comparison(results, goal, metric or "", runs.out, notes, devices, failed)
     if metric is None:
         comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
+    write_names(comparison)
     return comparison
 
 

@@ -16,6 +16,7 @@ from fedsub.study.report.table import COMMANDS, columns, labels, notes, remarks,
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
 
+GENERATOR = '<meta name="generator" content="fedsub">'
 TABLES = ("table.csv", "table.md", "table.tex")
 Section = tuple[str, str, str]  # its id, its heading, its HTML
 
@@ -50,7 +51,7 @@ def document(title: str, lead: str, sections: Sequence[Section], figures: Figure
     body = "".join(f'<section id="{n}"><h2>{e(h)}</h2>\n{text}</section>\n' for n, h, text in sections)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n{GENERATOR}\n'
         f'<meta http-equiv="Content-Security-Policy" content="{figures.policy}">\n'
         f"<title>{e(title)}</title>\n<style>\n{figures.style()}\n</style>\n</head>\n<body>\n<main>\n"
         f'<header><h1>{e(title)}</h1>\n<p>{e(lead)}</p>\n<nav aria-label="contents"><ul>{links}</ul></nav>'

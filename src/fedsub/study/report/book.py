@@ -32,7 +32,7 @@ def render_book(parts: Mapping[str, Comparison | Tuning], folder: Path | None = 
         found.append((f"c{i}", heading, _chapter(part, figures, f"c{i}")))
     titles = [w.one_line(title) for title in parts]
     told = f"{len(titles)} chapters: {w.listed(titles)}. A method is switched on and off within its chapter."
-    return document(f"Comparisons {w.listed(titles)}", told, found, figures)
+    return document(w.named(titles, "comparisons"), told, found, figures)
 
 
 def _searched(part: Comparison | Tuning) -> bool:

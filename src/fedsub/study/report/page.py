@@ -23,7 +23,7 @@ Section = tuple[str, str, str]  # its id, its heading, its HTML
 
 def render(comparison: Comparison, folder: Path | None = None) -> str:
     """The page as text. With the ``folder`` that it will be in, plots are written there and files are linked."""
-    title = f"Comparison of {w.listed(labels(comparison))}"
+    title = f"Comparison of {w.named(labels(comparison), 'methods')}"
     figures = Figures(folder)
     found = sections(comparison, figures)
     found.append(("made", "how this was made", _made(comparison)))

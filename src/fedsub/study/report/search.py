@@ -30,7 +30,7 @@ MANY = 30  # settings from which their table is folded
 def render_search(tuning: Tuning, folder: Path | None = None) -> str:
     """The page as text. With the ``folder`` that it will be in, charts are written there and files are linked."""
     figures = Figures(folder)
-    labels = w.listed([w.one_line(label) for label in tuning.counts])
+    labels = w.named([w.one_line(label) for label in tuning.counts], "methods")
     return document(f"Search of settings for {labels}", search_lead(tuning), search_sections(tuning, figures), figures)
 
 

@@ -190,9 +190,8 @@ def test_report_draws_one_directory_or_several(trained: Path, tmp_path: Path, mo
         done = CliRunner().invoke(app, ["report", str(trained / name), "-q"])
         assert done.exit_code == 0, done.output
         assert "<title>" in (trained / name / "report.html").read_text()
-    done = CliRunner().invoke(
-        app, ["report", str(trained / "both"), str(trained / "tuned"), "--name", "mine", "--json"]
-    )
+    both = [str(trained / "both"), str(trained / "tuned")]
+    done = CliRunner().invoke(app, ["report", *both, "--name", "mine", "--json"])
     assert done.exit_code == 0, done.output
     text = "".join(Reader((tmp_path / "report.html").read_text()).text)
     assert "2 chapters: mine and tuned" in text

@@ -1,4 +1,4 @@
-"""What the site adds to the pages: README as its front page, the API reference, and files that pages link to.
+"""What the site adds to the pages: README as its front page, notebooks, the API reference, files that pages link to.
 
 Pages are written for reading in the repository, where a link may lead to a source file. On the site those files become
 pages of their own (``source/…``), so that every link works without the repository.
@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))  # a hook is loaded by its path: its neighbours are not found otherwise
 
+from notebooks import pages as notebooks  # noqa: E402
 from reference import pages  # noqa: E402
 from sections import nav  # noqa: E402
 
@@ -28,7 +29,7 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", 
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    config.nav = nav(list(pages()))
+    config.nav = nav(list(pages()), [name for name in notebooks() if name.endswith(".md")])
     return config
 
 
@@ -37,8 +38,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {"index.md": (ROOT / "README.md").read_text()}
     texts |= {f.src_uri: Path(f.abs_src_path or "").read_text() for f in files.documentation_pages()}
     files.append(File.generated(config, "index.md", content=texts["index.md"]))
-    for name, text in pages().items():
-        files.append(File.generated(config, name, content=text))
+    for name, content in {**pages(), **notebooks()}.items():
+        files.append(File.generated(config, name, content=content))
     todo, done = list(texts), set()
     while todo:
         page = todo.pop()
@@ -105,6 +106,8 @@ def _moved(page: str, link: str) -> str:
         there = "index.md"
     elif target.startswith("docs/"):
         there = target.removeprefix("docs/")
+        if PurePosixPath(there).stem != PurePosixPath(page).stem:  # a page's own notebook is a file to download
+            there = re.sub(r"\.ipynb$", ".md", there)
     else:
         there = _source_page(target)
     return relpath(there, str(PurePosixPath(page).parent))

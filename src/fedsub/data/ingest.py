@@ -134,7 +134,8 @@ def from_arrays(
                 f"Column {one.name!r} has {len(one):,} entries but {next(iter(series))!r} has {length:,}; "
                 "every array needs one entry per sample."
             )
-    return _build(pl.DataFrame(list(series.values())), owners, plan, ROWS)
+    reading = {"client": client} if isinstance(client, str) else {}
+    return replace(_build(pl.DataFrame(list(series.values())), owners, plan, ROWS), reading=reading)
 
 
 # ---------------------------------------------------------------------- any input -> polars

@@ -31,7 +31,8 @@ Laid = Callable[["PersonalModel", str], tuple[Tensor, np.ndarray]]  # (a table's
 class Kept(Protocol):
     """What clients keep (`fedsub.round.memory.ClientState`), as far as it is read here: by "slot/parameter"."""
 
-    tensors: Tree
+    @property
+    def tensors(self) -> Tree: ...
 
 
 @dataclass(frozen=True)

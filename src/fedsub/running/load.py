@@ -51,7 +51,7 @@ class Trained:
     vocabulary: Mapping[str, np.ndarray | None] = field(repr=False)
     personal: PersonalParams | None = field(default=None, repr=False)
     recipe: Mapping[str, Any] | None = field(default=None, repr=False)
-    data: Mapping[str, Any] | None = field(default=None, repr=False)  # what it looked like (`objective.recipe.shape_of`)
+    data: Mapping[str, Any] | None = field(default=None, repr=False)  # its shape (`fedsub.objective.recipe`)
     notes: tuple[str, ...] = ()
 
     @property

@@ -7,7 +7,8 @@ together from what the directory holds: the shape of the data, the ids of rows a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from fedsub.data.clients import Clients, Space
 from fedsub.errors import CheckpointError, ConfigError, DataError
-from fedsub.objective.losses import Batch
+from fedsub.objective.losses import Batch, Loss
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.objective.recipe import shell
@@ -47,6 +48,7 @@ class Asked:
     model: Tree | PersonalModel
     kind: str
     columns: tuple[str, ...]
+    masked: bool  # whether it reads which samples of a batch are real
     data: Clients | None = field(default=None, repr=False)  # what it was trained on, if it is at hand
 
     @property
@@ -60,6 +62,26 @@ class Asked:
     @property
     def shared(self) -> Tree:
         return self.model.shared if isinstance(self.model, PersonalModel) else self.model
+
+    def of_client(self, client: Any) -> Asked:
+        """The same with a client's own parameters in place of the shared ones."""
+        own = self.personal
+        if own is None:
+            raise ConfigError(f"Clients of {self.source} have no parameters of their own; leave client out.")
+        place = place_of(self.like.client_ids, client)
+        if place is None:
+            some = ", ".join(repr(c) for c in self.like.client_ids[:3].tolist())
+            raise DataError(f"There is no client {client!r} in {self.source}; they are {some} …")
+        values = dict(own.shared)
+        for name in own.names:
+            space, kept = self.problem.tables.get(name), own.kept.tensors[f"{own.slot}/{name}"]
+            if space is None:
+                values[name] = kept[place].clone()
+            else:
+                begin, end = space.row_offsets[place : place + 2]
+                rows = torch.from_numpy(space.rows[begin:end].astype(np.int64))
+                values[name] = values[name].index_copy(0, rows, kept[begin:end])
+        return replace(self, model=values)
 
     def scorer(self) -> Scorer:
         return Scorer(self.problem, self.columns)
@@ -132,10 +154,9 @@ def _loaded(trained: Trained, given: nn.Module | Objective | None) -> Asked:
             "fedsub.load(…).module(…), or train it again."
         )
     module, config = trained.module(given), trained.config
-    loss = given.loss if isinstance(given, Objective) else config.get("loss")
+    loss = given.loss if isinstance(given, Objective) else _named(config.get("loss"))
     objective = Objective(
-        module, loss if callable(loss) else _named(loss), config["tables"], config.get("inputs"),
-        whole=config.get("whole", ()),
+        module, loss, config["tables"], config.get("inputs"), whole=config.get("whole", ()),
     )  # fmt: skip
     like = shell(trained.data)
     like = replace(like, spaces={n: replace(s, vocabulary=trained.vocabulary.get(n)) for n, s in like.spaces.items()})
@@ -167,7 +188,8 @@ def _made(
     kind = type(objective.loss).__name__
     kind = kind if kind in KINDS else ""
     silent = replace(problem, objective=replace(objective, loss=Silent(objective.loss), recipe=None))
-    return Asked(source, silent, model, kind, _columns(silent, model), data)
+    columns, masked = _columns(silent, model)
+    return Asked(source, silent, model, kind, columns, masked, data)
 
 
 @dataclass(frozen=True)
@@ -183,7 +205,7 @@ class Silent:
 KINDS = ("Binary", "HalfCrossEntropy", "Squared", "CrossEntropy")
 
 
-def _named(loss: Any) -> Callable[[Tensor, Batch], Tensor]:
+def _named(loss: Any) -> Loss:
     """The loss that config.json describes, or something that stands for one of the user's own."""
     from fedsub.objective import losses
 
@@ -192,10 +214,11 @@ def _named(loss: Any) -> Callable[[Tensor, Batch], Tensor]:
     return Silent(loss)
 
 
-def _columns(problem: Problem, model: Tree | PersonalModel) -> tuple[str, ...]:
-    """What the module reads: its inputs, or what it asks a batch for."""
+def _columns(problem: Problem, model: Tree | PersonalModel) -> tuple[tuple[str, ...], bool]:
+    """What the module reads, its inputs or what it asks a batch for; and whether that includes the mask."""
     if problem.objective.inputs is not None:
-        return tuple(problem.objective.inputs)
+        names = problem.objective.inputs
+        return tuple(name for name in names if name != MASK), MASK in names
     batch = Columns({**example(problem.clients, 2), MASK: torch.ones(2)})
     module = Scorer(problem, ()).full(model.shared if isinstance(model, PersonalModel) else model).module
     try:
@@ -203,16 +226,28 @@ def _columns(problem: Problem, model: Tree | PersonalModel) -> tuple[str, ...]:
             problem.objective.output(module, batch)
     except KeyError as error:
         raise DataError(f"The module reads {error}, which the data it was trained on did not have.") from error
-    return tuple(name for name in problem.clients.columns if name in batch.read)
+    return tuple(name for name in problem.clients.columns if name in batch.read), MASK in batch.read
+
+
+def place_of(ids: np.ndarray, client: Any) -> int | None:
+    """Where a client stands among others; its id may be given as text, as on a command line."""
+    value = client.item() if isinstance(client, np.generic) else client
+    if ids.dtype.kind in "iu" and isinstance(value, str):
+        value = int(value) if re.fullmatch(r"[+-]?\d+", value) else None
+    elif ids.dtype.kind == "U":
+        value = str(value)
+    at = np.flatnonzero(ids == value) if value is not None else []
+    return int(at[0]) if len(at) else None
 
 
 def example(like: Clients, count: int) -> dict[str, Tensor]:
-    """A made-up batch with columns of that shape: all zeros, but for ids that are spread over the rows."""
+    """A made-up batch with columns of that shape."""
     out: dict[str, Tensor] = {}
     for name, column in like.columns.items():
         shape = (count, width_of(like, name)) if column.ragged else (count, *column.values.shape[1:])
         if column.space is None:
-            out[name] = torch.zeros(shape, dtype=torch.from_numpy(np.zeros(1, column.values.dtype)).dtype)
+            kind = torch.from_numpy(np.zeros(1, column.values.dtype)).dtype
+            out[name] = torch.linspace(-1, 1, int(np.prod(shape))).reshape(shape).to(kind)
         else:
             size = like.spaces[column.space].size
             out[name] = (torch.arange(int(np.prod(shape))) % size).reshape(shape)
@@ -222,6 +257,18 @@ def example(like: Clients, count: int) -> dict[str, Tensor]:
 def width_of(like: Clients, name: str) -> int:
     """How long lists of a column get: as long as the longest in training, or as they were cut to."""
     return max(like.columns[name].width, int(like.reading.get("max_len") or 0))
+
+
+def loss_of(found: Asked) -> Any:
+    """The loss that the model was trained with, which says what its output means."""
+    loss = found.problem.objective.loss
+    return loss.of if isinstance(loss, Silent) else loss
+
+
+def classes_of(found: Asked) -> tuple[str, ...]:
+    """The names of the label's classes, where they have some."""
+    label = getattr(loss_of(found), "label", None)
+    return found.like.columns[label].classes if isinstance(label, str) and label in found.like.columns else ()
 
 
 def state_of(found: Asked) -> Tree:

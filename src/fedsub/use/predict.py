@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedsub.data.clients import Clients
 from fedsub.errors import ColumnError, ConfigError, DataError
 from fedsub.objective.objective import Objective
-from fedsub.use.asked import Asked, Run, asked, batches
+from fedsub.use.asked import Asked, Run, asked, batches, classes_of
 from fedsub.use.samples import Samples, read
 
 
@@ -70,9 +70,7 @@ def predict(
     """
     found = asked(run, module)
     client = client_column(found, client)
-    samples = read(
-        found, data, client=client, unknown=unknown, separator=separator, encoding=encoding
-    )  # fmt: skip
+    samples = read(found, data, client=client, unknown=unknown, separator=separator, encoding=encoding)
     found = found.with_spare_rows(samples.spare)
     said = answers(found, outputs(found, samples.clients)) if samples.clients is not None else {"score": np.zeros(0)}
     frame = samples.frame
@@ -94,8 +92,8 @@ def client_column(found: Asked, given: str | None) -> str | None:
     column = given or found.like.reading.get("client")
     if column is None:
         raise ConfigError(
-            f"Clients of {found.source} have parameters of their own, so the column that says whose a sample is must be "
-            "named: client=… (--client)."
+            f"Clients of {found.source} have parameters of their own, so the column that says whose a sample is must "
+            "be named: client=… (--client)."
         )
     return column
 
@@ -120,8 +118,7 @@ def answers(found: Asked, output: Tensor) -> dict[str, np.ndarray]:
         output = output[:, 0]
     if found.kind == "CrossEntropy" and output.ndim == 2:
         best = output.argmax(-1)
-        label = getattr(found.problem.objective.loss.of, "label", None)  # type: ignore[attr-defined]
-        names = found.like.columns[label].classes if label in found.like.columns else ()
+        names = classes_of(found)
         named = np.array(names)[best.numpy()] if names else best.numpy()
         top = best.unsqueeze(-1)
         return {

@@ -16,7 +16,7 @@ from fedsub.errors import ConfigError, DataError, nearest, notice
 from fedsub.objective.objective import Objective
 from fedsub.round.filling import Filling
 from fedsub.round.score import one_score
-from fedsub.use.asked import Asked, Run, asked, batches
+from fedsub.use.asked import Asked, Run, asked, batches, loss_of, place_of
 from fedsub.use.samples import read
 
 ITEMS = ("item", "movie", "product")  # names that a column of items usually has
@@ -114,25 +114,11 @@ def _filling(found: Asked, item: str, known: Clients | None) -> tuple[Asked, Fil
     return found, Filling(item, every, ())
 
 
-def _place(clients: Clients, one: Any) -> int | None:
-    ids = clients.client_ids
-    value = one.item() if isinstance(one, np.generic) else one
-    if ids.dtype.kind in "iu" and isinstance(value, str):
-        try:
-            value = int(value)
-        except ValueError:
-            return None
-    if ids.dtype.kind == "U":
-        value = str(value)
-    at = np.flatnonzero(ids == value)
-    return int(at[0]) if len(at) else None
-
-
 def _scores(found: Asked, filling: Filling, known: Clients | None, one: Any) -> tuple[np.ndarray, np.ndarray]:
     """(scores, rows) of all items that can be put into a sample of a client."""
     items = np.flatnonzero(filling.known)
     arrays = {filling.item: items[None]}
-    place = None if known is None else _place(known, one)
+    place = None if known is None else place_of(known.client_ids, one)
     if known is not None and place is not None and known.sizes[place]:
         last = known.offsets[place + 1] - 1
         arrays = filling.arrays(known, np.array([last]), items[None])
@@ -147,8 +133,8 @@ def _scores(found: Asked, filling: Filling, known: Clients | None, one: Any) -> 
     arrays = {name: arrays[name] for name in found.columns}
     if found.personal is None:
         flat = {name: values[0] for name, values in arrays.items()}
-        return np.concatenate([one_score(part, found_loss(found)) for part in batches(found, flat)]), items
-    own = _place(found.like, one)
+        return np.concatenate([one_score(part, loss_of(found)) for part in batches(found, flat)]), items
+    own = place_of(found.like.client_ids, one)
     if own is None:
         notice(f"Client {one!r} was not in training; it is given what the shared model says.")
     ids = found.like.client_ids[own : own + 1] if own is not None else np.full(1, -1, np.int64)
@@ -158,16 +144,11 @@ def _scores(found: Asked, filling: Filling, known: Clients | None, one: Any) -> 
         ids = np.array([found.like.client_ids.max() + 1])
     real = np.ones((1, len(items)), bool)
     said = found.scorer().personal(found.personal).ask(found.personal, ids, dict(arrays), real)[1]
-    return one_score(said.reshape(len(items), *said.shape[2:]), found_loss(found)), items
-
-
-def found_loss(found: Asked) -> Any:
-    """The loss that the model was trained with, which says what its output means."""
-    return found.problem.objective.loss.of  # type: ignore[attr-defined]
+    return one_score(said.reshape(len(items), *said.shape[2:]), loss_of(found)), items
 
 
 def _seen(known: Clients | None, item: str, one: Any) -> np.ndarray:
-    place = None if known is None else _place(known, one)
+    place = None if known is None else place_of(known.client_ids, one)
     if known is None or place is None:
         return np.zeros(0, np.int64)
     samples = np.arange(known.offsets[place], known.offsets[place + 1])

@@ -45,7 +45,7 @@ def read(
     found: Asked, data: Any, *, client: str | None, unknown: str = "zero", separator: str | None = None,
     encoding: str | None = None, more: tuple[str, ...] = (),
 ) -> Samples:  # fmt: skip
-    """``client`` is the column of the clients, if they matter; ``more`` are columns beside those that the model reads."""
+    """``client`` is the column of the clients, if they matter; ``more`` are columns beside what the model reads."""
     if unknown not in UNKNOWN:
         raise ConfigError(f"unknown is {short.repr(unknown)}; {nearest(str(unknown), UNKNOWN)}")
     columns = tuple(dict.fromkeys((*found.columns, *more)))
@@ -77,14 +77,11 @@ def read(
                         f"{short.repr(frame[name][at])} in row {at}; let them count as zero (unknown='zero', "
                         "--unknown zero) or leave their rows without a score ('empty')."
                     )
-                if not column.ragged and not space.padding:
-                    _check_spare(found, space, unknown)
-                    if unknown == "empty":
-                        gaps = gaps | new.reshape(len(frame), -1).any(1)
-                    else:
-                        spare.add(space.name)
-                elif unknown == "empty" and not column.ragged:
-                    gaps = gaps | new.reshape(len(frame), -1).any(1)
+                if not column.ragged and unknown == "empty":
+                    whole &= ~_any(new, len(frame))
+                elif not column.ragged and not space.padding:
+                    _check_spare(found, space)
+                    spare.add(space.name)
         if gaps.any():
             lost[name] = int(gaps.sum())
         whole &= ~gaps
@@ -125,10 +122,10 @@ def _vocabulary_kind(like: Clients, name: str) -> str:
     return "" if known is None else known.dtype.kind
 
 
-def _check_spare(found: Asked, space: Space, unknown: str) -> None:
+def _check_spare(found: Asked, space: Space) -> None:
     """A table that the module uses whole must not grow by a row."""
     used = [name for name in found.tables_of(space.name) if name in found.problem.objective.whole]
-    if used and unknown == "zero":
+    if used:
         raise DataError(
             f"The module uses the table {used[0]!r} whole, so ids that training never saw cannot count as zero; leave "
             "their rows without a score (unknown='empty', --unknown empty)."
@@ -140,8 +137,7 @@ def _values(series: pl.Series, like: Column) -> tuple[Column, Array]:
     cells = Cells.of(series, series)
     if cells.starts is not None or cells.width != max(1, int(np.prod(like.values.shape[1:]))):
         raise ColumnError(
-            f"Column {series.name!r} holds {series.dtype}, expected {'numbers' if like.values.ndim == 1 else like.width}"
-            " as in training."
+            f"Column {series.name!r} holds {series.dtype}, expected {like.width} number(s) a row, as in training."
         )
     flat = cells.numbers()
     flat = flat.to_physical() if flat.dtype.is_temporal() else flat
@@ -152,15 +148,15 @@ def _values(series: pl.Series, like: Column) -> tuple[Column, Array]:
         if (bad := ~gaps & (numbers != np.floor(numbers))).any():
             at = int(np.flatnonzero(bad)[0])
             raise ColumnError(
-                f"Column {series.name!r}, row {at // cells.width}: {short.repr(flat[at])} is a fraction, and training had "
-                "whole numbers."
+                f"Column {series.name!r}, row {at // cells.width}: {short.repr(flat[at])} is a fraction, and training "
+                "had whole numbers."
             )
         values = flat.cast(pl.Int64, strict=False).fill_null(0).to_numpy()
     else:
         values = np.where(gaps, 0, numbers).astype(like.values.dtype)
     shape = (-1, cells.width) if cells.fixed else (-1,)
     found = Column(series.name, values.reshape(shape), width=cells.width)
-    return found, gaps.reshape(len(series), -1).any(1)
+    return found, _any(gaps, len(series))
 
 
 def _ids(series: pl.Series, like: Column, found: Asked, space: Space) -> tuple[Column, Array, Array]:
@@ -181,9 +177,14 @@ def _ids(series: pl.Series, like: Column, found: Asked, space: Space) -> tuple[C
         counts = np.bincount(sample[keep], minlength=len(series))
         return Column(series.name, places[keep], space.name, np.r_[0, np.cumsum(counts)], width), absent, new
     places = np.where(places < 0, 0 if space.padding else found.spare_row(space), places)
-    rows = gaps.reshape(len(series), -1).any(1)
+    rows = _any(gaps, len(series))
     shape = (-1, cells.width) if cells.fixed else (-1,)
     return Column(series.name, places.reshape(shape), space.name, None, cells.width), rows, new
+
+
+def _any(entries: Array, rows: int) -> Array:
+    """Which rows have such an entry."""
+    return np.logical_or.reduce(entries.reshape(rows, -1), axis=1)
 
 
 def _places(flat: pl.Series, space: Space) -> tuple[Array, Array]:
@@ -245,6 +246,5 @@ def _clients(found: Asked, made: dict[str, Column], owners: Array, ids: Array, r
         if columns:
             size = found.spare_row(space) + 1 if space.name in spare else space.size
             spaces.append(replace(space, columns=columns, size=size))
-    return assemble(
-        ids[who], np.r_[first, len(rows)].astype(np.int64), [reorder(c, rows) for c in made.values()], spaces, label=None
-    )
+    offsets = np.r_[first, len(rows)].astype(np.int64)
+    return assemble(ids[who], offsets, [reorder(c, rows) for c in made.values()], spaces, label=None)

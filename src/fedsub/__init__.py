@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from fedsub.study.lambdas.choose import LambdaPath, choose_lambda
     from fedsub.study.tuning import Tuning, tune
     from fedsub.trees import Tree, add_rows, put_rows, take_rows
+    from fedsub.use.export import Exported, export
+    from fedsub.use.predict import Predicted, predict
+    from fedsub.use.recommend import recommend
 
 __version__ = "0.1.0"
 
@@ -56,6 +59,7 @@ __all__ = [
     "ControlVariates",
     "Evaluate",
     "Everyone",
+    "Exported",
     "FedsubError",
     "Interrupted",
     "LambdaPath",
@@ -70,6 +74,7 @@ __all__ = [
     "OverSampledHolders",
     "Part",
     "Personal",
+    "Predicted",
     "Progress",
     "Prox",
     "Ranking",
@@ -93,6 +98,7 @@ __all__ = [
     "costs",
     "datasets",
     "errors",
+    "export",
     "factorisation",
     "heat",
     "load",
@@ -103,7 +109,9 @@ __all__ = [
     "models",
     "movielens",
     "movielens_like",
+    "predict",
     "put_rows",
+    "recommend",
     "run",
     "sampling",
     "schedules",
@@ -142,6 +150,9 @@ _HOMES = {
     "study.lambdas.choose": ("LambdaPath", "choose_lambda"),
     "study.tuning": ("Tuning", "tune"),
     "trees": ("Tree", "add_rows", "put_rows", "take_rows"),
+    "use.export": ("Exported", "export"),
+    "use.predict": ("Predicted", "predict"),
+    "use.recommend": ("recommend",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

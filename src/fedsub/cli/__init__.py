@@ -1,4 +1,4 @@
-"""The command line: `fedsub run`, `compare`, `tune`, `resume`, `report`, `heat`, `data`, `methods`, `costs` and others.
+"""The command line: `fedsub run`, `compare`, `tune`, `report`, `predict`, `recommend`, `export`, `heat`, `data` …
 
 Nothing here imports torch until a command needs it, so that help comes at once.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import commands, data, mixture, report
+from fedsub.cli import commands, data, mixture, report, use
 from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 
@@ -69,5 +69,6 @@ def main(
 
 commands.register(app)
 report.register(app)
+use.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(mixture.app, name="mixture")

@@ -20,6 +20,7 @@ from fedsub.method.training import Trains
 from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
+from fedsub.round.predict import PersonalModel
 from fedsub.running import going_on, keep
 from fedsub.running.now import Now
 from fedsub.running.result import Result, Target, divergence
@@ -164,7 +165,8 @@ class Session:
                 if interrupted() and not last and not done:
                     raise Interrupted(self._how_to_resume(number))
             trainer.settle(number)
-            final = evaluator.final(trainer.model(number))
+            model = trainer.model(number)
+            final = evaluator.final(model)
             self._tell_of(evaluator)
         if said := divergence(self.history):
             self.event(said)
@@ -181,9 +183,9 @@ class Session:
             params=self.params,
             problem=self.problem,
             directions=evaluator.plan.directions,
+            personal=model if isinstance(model, PersonalModel) else None,
         )
         if self.dir is not None:
-            model = trainer.model(number)
             keep.begin(
                 self.dir.path, self.problem, self.method, model
             )  # not there yet if an older fedsub started the run

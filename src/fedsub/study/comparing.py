@@ -26,6 +26,7 @@ from fedsub.study.costs.estimate import estimated_seconds
 from fedsub.study.reading import write_names
 
 MOST_SEEDS = 10_000
+MODELS = 1 << 30  # bytes of models that a comparison without a directory keeps in memory
 
 
 @dataclass
@@ -157,6 +158,7 @@ def compare(
     seeds and rounds may be added. ``start`` is for every run what `run` takes, or the directory of another comparison
     (or run of the command line): the run of the same method and seed there, or its only one. ``force_code``: go on
     although the code of forward or loss has changed.
+    The trained models stay, in the directory or, up to a gigabyte of them, in memory: `Result.module`.
     A run that cannot go on (NaN everywhere) is noted and left out, and the others go on; one that came to its end
     with a loss above that of the untrained model is noted and marked as diverged.
     ``devices`` ("phones", "datacentre", None or `fedsub.study.costs.Devices`): what the report estimates time for.
@@ -171,6 +173,7 @@ def compare(
     known = len(notes)
     failed: list[tuple[str, int]] = []
     first_error: RunError | None = None
+    kept = 0
     with deferred_interrupt() as interrupted:
         for label, seed, folder, made in runs:
             if interrupted():  # in the last round of a run, or between two
@@ -200,7 +203,7 @@ def compare(
                     for callback in callbacks:
                         callback.on_event(notes[-1])
                     continue
-                result.params = {}  # keep the curves, not a model per run
+                kept = _keep(result, kept)
             result.method = label
             results[label].append(result)
             notes += [f"{label}, seed {seed}: {said}" for said in going_on.changes_of_code(folder)]
@@ -213,6 +216,16 @@ def compare(
         comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
     write_names(comparison)
     return comparison
+
+
+def _keep(result: Result, kept: int) -> int:
+    """A run's model stays in its directory, or in memory as long as all together are small; returns their bytes."""
+    model, own = result.params, result.personal.kept.tensors if result.personal is not None else {}
+    size = sum(value.numel() * value.element_size() for value in [*model.values(), *own.values()])
+    if result.path is None and kept + size <= MODELS:
+        return kept + size
+    result.params, result.personal = {}, None
+    return kept
 
 
 Made = tuple[Objective, Clients, dict[str, Any]]  # of a seed: objective, training data, further arguments of `run`

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,7 +174,7 @@ def tune(
             last = replace(plan, every=rounds, final_samples=None)  # all test samples, and only at the end
             final = replace(
                 bench, clients=data, splits=splits, options={**bench.options, "evaluate": last},
-                folder=folder and folder / "winners", keep=True,
+                folder=folder and folder / "winners", keep=True,  # with their models
             )  # fmt: skip
             with Crew(final, workers) as crew:
                 job.test(tuning, crew)
@@ -291,6 +291,10 @@ class _Search:
         done = run_all(crew, [job for _, job in jobs], self.watch, "Winners")
         for label in tuning.chosen:
             tuning.tested[label] = [done[job.name] for _, job in jobs if job.label == label]
+        for job in (job for _, job in jobs):
+            if (result := done[job.name].result) is not None:  # which came without its data, perhaps from elsewhere
+                result.objective = partial(crew.bench.objective_of, job.seed)
+                result.problem = Problem.bind(result.objective(), crew.bench.clients) if result.params else None
 
 
 def _how(own: dict[str, list[space.Axis]], search: Any, trials: int | None) -> tuple[str, int | None]:

@@ -28,7 +28,15 @@ ITEM = re.compile(r"^\s*([-*]|\d+\.)\s")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 
 
+# iframe-worker 1.0.4, as published: with it the search works in pages that are opened from the disk.
+SHIM = "assets/javascripts/iframe-worker.js"
+WIDE = "assets/stylesheets/wide.css"
+STYLE = ".md-grid { max-width: 78rem; }\n"  # tables as a terminal prints them are wide
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    config.extra["polyfills"] = [SHIM]
+    config.extra_css.append(WIDE)
     config.nav = nav(list(pages()), [name for name in notebooks() if name.endswith(".md")])
     return config
 
@@ -40,6 +48,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "index.md", content=texts["index.md"]))
     for name, content in {**pages(), **notebooks()}.items():
         files.append(File.generated(config, name, content=content))
+    files.append(File.generated(config, SHIM, content=(Path(__file__).parent / "iframe-worker.js").read_text()))
+    files.append(File.generated(config, WIDE, content=STYLE))
     todo, done = list(texts), set()
     while todo:
         page = todo.pop()

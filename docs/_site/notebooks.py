@@ -1,4 +1,4 @@
-"""Notebooks as pages: their cells as Markdown, with what they printed when they were run, and their pictures as files."""
+"""Notebooks as pages: their cells as Markdown, with what they printed when they were run, and pictures as files."""
 
 from __future__ import annotations
 

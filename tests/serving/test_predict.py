@@ -15,8 +15,13 @@ import fedsub as fs
 from fedsub.errors import CheckpointError, ColumnError, ConfigError, DataError, ObjectiveError
 
 NEW = pl.DataFrame(
-    {"item": ["sku-3", "new", "sku-7", None], "genre": [103, 103, 999, 101], "age": [0.5, -1.0, None, 2.0], "x": list("abcd")}
-)  # fmt: skip
+    {
+        "item": ["sku-3", "new", "sku-7", None],
+        "genre": [103, 103, 999, 101],
+        "age": [0.5, -1.0, None, 2.0],
+        "x": list("abcd"),
+    }
+)
 
 
 def scores(predicted: fs.Predicted, name: str = "score") -> np.ndarray:

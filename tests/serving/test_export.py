@@ -17,11 +17,12 @@ import torch
 from safetensors.torch import load_file
 from shop import CLIENTS, FRAME, train
 from torch import nn
+from typer.testing import CliRunner
 
 import fedsub as fs
 from fedsub.cli import app
 from fedsub.errors import ConfigError, MissingExtra
-from fedsub.use import graph
+from fedsub.serving import graph
 
 ALONE = """
 import runpy, sys
@@ -73,8 +74,6 @@ def raw_csv(path: Path) -> Path:
 
 def by_commands(folder: Path) -> tuple[Path, Path]:
     """(exported folder, predicted scores) of a raw CSV, as the tutorial has it."""
-    from typer.testing import CliRunner
-
     data = raw_csv(folder / "ratings.csv")
     columns = ["--client", "user", "--label", "rating>=4", "--table", "item", "--value", "age", "--nulls", "drop"]
     split = ["--split", "time", "--time-column", "when"]
@@ -99,6 +98,17 @@ def test_from_a_raw_csv_to_scores_without_fedsub(tmp_path: Path):
     rows = [r.removeprefix("\ufeff") for r in before.read_text().splitlines()]
     assert [r.rsplit(";", 2)[0] for r in after.read_text().splitlines()] == rows
     assert "rows have no 'item'" in done.stderr
+    listed = recommended(tmp_path / "runs", "u3")
+    raw = pl.read_csv(tmp_path / "ratings.csv", separator=";").filter(pl.col("rating").is_not_null())
+    assert len(listed) == 4
+    assert not set(listed) & set(raw.filter(pl.col("user") == "u3")["item"])
+    assert listed == fs.recommend(tmp_path / "runs", "u3", top=4, data=raw)["item"].to_list()
+
+
+def recommended(run: Path, client: str) -> list[str]:
+    done = CliRunner().invoke(app, ["recommend", str(run), "--client", client, "--top", "4", "--json"])
+    assert done.exit_code == 0, done.output
+    return [row["item"] for row in json.loads(done.stdout)["recommended"]]
 
 
 @pytest.mark.slow
@@ -225,7 +235,7 @@ def test_a_module_that_cannot_be_traced_is_given(tmp_path: Path, monkeypatch: py
     assert same(np.array(found["score"]), fs.predict(result, rows).frame["score"].to_numpy())
     with pytest.raises(RuntimeError, match="give its module"):
         score.Model().score({"item": rows["item"].to_list()})
-    with pytest.raises(graph.NotTraced, match="torch.export cannot"):
+    with pytest.raises(graph.NotTraced, match=r"torch\.export cannot"):
         fs.export(result, tmp_path / "again", onnx=True)
 
 
@@ -250,7 +260,7 @@ def test_onnx_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     result = train()
     made = fs.export(result, tmp_path / "out")
     assert "model.onnx needs the packages onnx and onnxscript" in made.notes[-1]
-    with pytest.raises(MissingExtra, match="model.onnx needs the packages"):
+    with pytest.raises(MissingExtra, match=r"model\.onnx needs the packages"):
         fs.export(result, tmp_path / "again", onnx=True)
 
 
@@ -267,3 +277,33 @@ def test_score_refuses_bad_data_in_a_sentence(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "wrong.csv").write_text("a,b\n1,2\n")
     with pytest.raises(SystemExit, match=r"Error: .*wrong.csv has not all columns that the model reads"):
         scored(made.path, tmp_path / "wrong.csv", monkeypatch)
+
+
+def test_cells_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whole numbers written in several ways, points in time, ids with a row for those that have none, strange texts."""
+    draw = np.random.default_rng(2)
+    rows = ["who,item,shop,when,count,y"]
+    for k in range(90):
+        item = draw.choice(["", "007", "12", "NA", "ä b", '"a, b"'])
+        moment = f"2024-0{k % 9 + 1}-11 0{k % 8}:30:00"
+        rows.append(f"{k % 7},{item},{draw.integers(1, 6):03d},{moment},{draw.integers(0, 4)},{k % 2}")
+    (tmp_path / "train.csv").write_text("\n".join(rows) + "\n")
+    clients = fs.Clients.from_file(
+        tmp_path / "train.csv", "who", ids=["item", "shop"], label="y", values=["when", "count"], nulls="own"
+    )
+    objective = fs.models.make_objective(clients, "lr")
+    result = fs.run(fs.methods.fedsubavg(lr=1e-33, clients_per_round=7), objective, clients, rounds=2)
+    for name, value in result.params.items():  # sizes that show a wrong row, and times that do not drown it
+        draw_from = torch.Generator().manual_seed(len(name))
+        value.copy_(torch.randn(value.shape, generator=draw_from))
+    result.params["slope"].copy_(torch.tensor([1e-15, 0.5]))
+    new = ["who,item,shop,when,count,y", *rows[1:40], "1,007,3,2024-01-01 00:00:00,2,", "1,7,9,2024-01-01 00:00:00,,0"]
+    (tmp_path / "new.csv").write_text("\n".join(new) + "\n")
+    made = fs.export(result, tmp_path / "out", onnx=False)
+    predicted = fs.predict(result, tmp_path / "new.csv")
+    assert same(scored(made.path, tmp_path / "new.csv", monkeypatch), predicted.frame["score"].to_numpy())
+    assert predicted.unknown == {"item": 1, "shop": 1}
+    assert predicted.incomplete == {"count": 1}
+    missing = predicted.frame.filter(pl.col("item").is_null())
+    assert len(missing) > 2
+    assert missing["score"].null_count() == 0

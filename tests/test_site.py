@@ -33,7 +33,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_every_page_stands_in_a_section() -> None:
-    tree = str(part("sections").nav([]))
+    tree = str(part("sections").nav([], []))
     for page in (ROOT / "docs").rglob("*.md"):
         assert f"{page.relative_to(ROOT / 'docs').as_posix()}'" in tree, page
 

@@ -21,7 +21,7 @@ GROUPS = {  # page -> (title, rooms)
     "method": ("Slots and parts of a method", ("method",)),
     "round": ("Rounds and evaluation", ("round", "trees")),
     "families": ("Mixture and factorisation", ("families",)),
-    "running": ("Training, results and models", ("running", "use")),
+    "running": ("Training, results and models", ("running", "serving")),
     "study": ("Comparing, tuning, costs, theory", ("study",)),
     "node": ("Nodes", ("node",)),
     "testing": ("Tests of your own, and errors", ("testing", "errors")),

@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from fedsub.running.result import Result, Target
     from fedsub.running.run import Interrupted, run
     from fedsub.running.trackers import MLflow, TensorBoard, WandB
+    from fedsub.serving.export import Exported, export
+    from fedsub.serving.predict import Predicted, predict
+    from fedsub.serving.recommend import recommend
     from fedsub.study import costs, theory
     from fedsub.study import diagnostics as diagnostics
     from fedsub.study.comparing import Comparison, compare
     from fedsub.study.lambdas.choose import LambdaPath, choose_lambda
     from fedsub.study.tuning import Tuning, tune
     from fedsub.trees import Tree, add_rows, put_rows, take_rows
-    from fedsub.use.export import Exported, export
-    from fedsub.use.predict import Predicted, predict
-    from fedsub.use.recommend import recommend
 
 __version__ = "0.1.0"
 
@@ -150,9 +150,9 @@ _HOMES = {
     "study.lambdas.choose": ("LambdaPath", "choose_lambda"),
     "study.tuning": ("Tuning", "tune"),
     "trees": ("Tree", "add_rows", "put_rows", "take_rows"),
-    "use.export": ("Exported", "export"),
-    "use.predict": ("Predicted", "predict"),
-    "use.recommend": ("recommend",),
+    "serving.export": ("Exported", "export"),
+    "serving.predict": ("Predicted", "predict"),
+    "serving.recommend": ("recommend",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

@@ -36,6 +36,13 @@ class Kept(Protocol):
 
 
 @dataclass(frozen=True)
+class Values:
+    """`Kept` without clients: values that were read back, or that go elsewhere."""
+
+    tensors: Tree
+
+
+@dataclass(frozen=True)
 class PersonalModel:
     """The shared parameters, and ``names``, of which client i has its own in a slot of what clients keep."""
 

@@ -26,6 +26,7 @@ from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, DataError, RunError
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective, of_seed
+from fedsub.round.predict import Values
 from fedsub.running.result import Result, Target, better
 from fedsub.running.run import Interrupted, finished_result, run, run_config
 from fedsub.study.comparing import slug
@@ -195,4 +196,7 @@ def _kept(result: Result, bench: Bench) -> Result | None:
         return None
     if result.path is not None:
         return replace(result, problem=None, params={}, personal=None)
-    return replace(result, problem=None, personal=None)
+    own = result.personal
+    if own is not None:
+        own = replace(own, kept=Values({f"{own.slot}/{n}": own.kept.tensors[f"{own.slot}/{n}"] for n in own.names}))
+    return replace(result, problem=None, personal=own)

@@ -24,7 +24,7 @@ from fedsub.data.ingest import as_table
 from fedsub.data.reading import TEXT, TableFile
 from fedsub.data.renumber import assemble, reorder
 from fedsub.errors import ColumnError, ConfigError, DataError, nearest
-from fedsub.use.asked import Asked, width_of
+from fedsub.serving.asked import Asked, width_of
 
 UNKNOWN = ("zero", "empty", "refuse")
 

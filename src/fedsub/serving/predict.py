@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fedsub.data.clients import Clients
 from fedsub.errors import ColumnError, ConfigError, DataError
 from fedsub.objective.objective import Objective
-from fedsub.use.asked import Asked, Run, asked, batches, classes_of
-from fedsub.use.samples import Samples, read
+from fedsub.serving.asked import Asked, Run, asked, batches, classes_of
+from fedsub.serving.samples import Samples, read
 
 
 @dataclass(frozen=True)

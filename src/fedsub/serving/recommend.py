@@ -16,8 +16,8 @@ from fedsub.errors import ConfigError, DataError, nearest, notice
 from fedsub.objective.objective import Objective
 from fedsub.round.filling import Filling
 from fedsub.round.score import one_score
-from fedsub.use.asked import Asked, Run, asked, batches, loss_of, place_of
-from fedsub.use.samples import read
+from fedsub.serving.asked import Asked, Run, asked, batches, loss_of, place_of
+from fedsub.serving.samples import read
 
 ITEMS = ("item", "movie", "product")  # names that a column of items usually has
 

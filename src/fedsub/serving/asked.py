@@ -24,7 +24,7 @@ from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.objective.recipe import shell
 from fedsub.round.engines.inspecting import Columns
-from fedsub.round.predict import PersonalModel
+from fedsub.round.predict import PersonalModel, Values
 from fedsub.round.score import Scorer
 from fedsub.running.keep import values_of
 from fedsub.running.load import Trained, load
@@ -173,13 +173,6 @@ def _loaded(trained: Trained, given: nn.Module | Objective | None) -> Asked:
     dense = tuple(name for name in config["parameters"] if name not in named)
     problem = Problem(objective, like, {t: named[t] for t in objective.tables}, dense)
     return _made(str(trained.path), objective, problem, model, None)
-
-
-@dataclass(frozen=True)
-class Values:
-    """What clients have of their own, as it was read back."""
-
-    tensors: Tree
 
 
 def _made(

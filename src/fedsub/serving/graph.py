@@ -29,7 +29,7 @@ from fedsub.trees import Tree
 
 Batch = dict[str, Tensor]
 LONGEST = 300  # characters of a reason
-ONNX_HINT = "model.onnx needs the packages onnx and onnxscript: pip install onnx onnxscript"
+ONNX_HINT = "model.onnx needs the packages onnx and onnxscript: pip install -e '.[onnx]'"
 
 
 class NotTraced(FedsubError, RuntimeError):

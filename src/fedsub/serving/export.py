@@ -33,9 +33,8 @@ from fedsub.objective.objective import Objective
 from fedsub.running.keep import write_ids
 from fedsub.running.load import Trained
 from fedsub.running.result import Result
-from fedsub.trees import Tree
-from fedsub.use import standalone
-from fedsub.use.asked import (
+from fedsub.serving import standalone
+from fedsub.serving.asked import (
     MASK,
     Asked,
     Run,
@@ -47,7 +46,8 @@ from fedsub.use.asked import (
     state_of,
     width_of,
 )  # fmt: skip
-from fedsub.use.graph import NotTraced, Traced, trace, write_onnx
+from fedsub.serving.graph import NotTraced, Traced, trace, write_onnx
+from fedsub.trees import Tree
 
 FORMAT, VERSION = "fedsub-export", 1
 CONFIG, MODEL, SCORE, ONNX = "config.json", "model.safetensors", "score.py", "model.onnx"

@@ -74,7 +74,7 @@ def predict(
     target = out or Path(f"{data.name.partition('.')[0]}.scored{_ending(data)}")
     _check_target(target, data)
     with view.busy("Loading"):
-        from fedsub.use.predict import predict as ask
+        from fedsub.serving.predict import predict as ask
 
         found = ask(
             run, data, client=client, unknown=unknown, prefix=prefix, separator=separator, encoding=encoding
@@ -119,7 +119,7 @@ def recommend(
     if out is not None:
         _check_target(out, data)
     with view.busy("Loading"):
-        from fedsub.use.recommend import recommend as ask
+        from fedsub.serving.recommend import recommend as ask
 
         known: Any = data if data is not None else _data_of(run, view)
         found = ask(
@@ -151,7 +151,7 @@ def export(
     """
     view = View(quiet=quiet, as_json=json)
     with view.busy("Exporting"):
-        from fedsub.use.export import export as write
+        from fedsub.serving.export import export as write
 
         made = write(run, folder, client=client, onnx=onnx)
     for note in made.notes:

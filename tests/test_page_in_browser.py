@@ -1,12 +1,10 @@
 """The page in a real browser: values under the pointer, methods on and off, axes, zoom, widths, paper, no scripts.
 
-Chromium of the system (Debian: chromium) driven by playwright; skipped where one of them is missing.
+The browser is that of tests/conftest.py; skipped where there is none.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,22 +17,8 @@ from fedsub.running.result import Target
 from fedsub.study.comparing import Comparison
 from fedsub.study.report import write_book, write_report, write_search
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 NASTY = 'A "very" <b>long</b> name of a method_with_settings'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
-    with sync_api.sync_playwright() as play:
-        args = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        chromium = play.chromium.launch(executable_path=found, args=args)
-        yield chromium
-        chromium.close()
 
 
 def comparison(*more: str) -> Comparison:

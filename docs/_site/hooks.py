@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))  # a hook is loaded by its path: its neighbours are not found otherwise
 
-from notebooks import pages as notebooks  # noqa: E402
+from cells import pages as notebooks  # noqa: E402
 from reference import pages  # noqa: E402
 from sections import nav  # noqa: E402
 
@@ -57,8 +57,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if (name := _source_page(target)) in done:
                 continue
             done.add(name)
-            text = (ROOT / target).read_text()
-            if not target.endswith(".md"):
+            text = _listing(target) if (ROOT / target).is_dir() else (ROOT / target).read_text()
+            if not target.endswith(".md") and (ROOT / target).is_file():
                 text = f"# {target}\n\n````{LANGUAGES.get(Path(target).suffix, 'text')}\n{text}\n````\n"
             files.append(File.generated(config, name, content=text))
             texts[name] = text
@@ -96,7 +96,14 @@ def _target(page: str, link: str) -> str | None:
     if "://" in link or link.startswith(("mailto:", "/")):
         return None
     target = normpath(str(_home(page) / link))
-    return target if not target.startswith("..") and (ROOT / target).is_file() else None
+    return target if not target.startswith("..") and target != "docs" and (ROOT / target).exists() else None
+
+
+def _listing(folder: str) -> str:
+    """A page about a folder: links to what is in it."""
+    names = sorted(path.name for path in (ROOT / folder).iterdir() if path.is_file())
+    here = PurePosixPath(folder).name
+    return f"# {folder}\n\n" + "".join(f"- [{name}]({here}/{name})\n" for name in names)
 
 
 def _outside(page: str, text: str) -> list[str]:

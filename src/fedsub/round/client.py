@@ -66,6 +66,7 @@ class ClientHalf:
         if self.method.parts:  # NaN may be born in what they made of it, and infinity may get lost in an encoding
             self._declared(message)
             good &= finite(message, work.group)
+        work.gradient = None  # it holds the work, and the work holds it: neither would go before a collection
         count = 1 if pair else len(good)
         if pair:
             _halve(message, work)

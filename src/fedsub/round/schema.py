@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -80,7 +81,7 @@ class Schema:
         """From a client: which rows it asks for (`fedsub.method.codecs.wire.encode_rows`)."""
         return [Field(f"rows/{space}", torch.uint8, (-1,)) for space in self.spaces]
 
-    @property
+    @cached_property
     def spaces(self) -> tuple[str, ...]:
         """The spaces of which rows are sent."""
         return tuple(dict.fromkeys(self.tables[name] for name in self.shared if name in self.tables))

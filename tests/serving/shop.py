@@ -30,8 +30,7 @@ CLIENTS = fs.Clients.from_frame(FRAME, "user", ids=["item", "genre"], label="lik
 
 
 def train(out=None, kind: str = "lr", personal: list[str] | None = None, rounds: int = 4, **options) -> fs.Result:
-    more = {} if personal is None else {"personal": personal}
-    method = fs.methods.fedsubavg(lr=0.5, clients_per_round=6, **more)
+    method = fs.methods.fedsubavg(lr=0.5, clients_per_round=6, personal=personal)
     return fs.run(method, fs.models.make_objective(CLIENTS, kind, **options), CLIENTS, rounds=rounds, out=out)
 
 

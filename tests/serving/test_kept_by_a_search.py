@@ -57,4 +57,5 @@ def test_it_comes_from_a_worker_process(in_memory: fs.Tuning):
     there, here = (t.tested["own"][0].result for t in (search(workers=2, seeds=2), in_memory))
     assert there is not None
     assert here is not None
-    assert np.array_equal(*(fs.predict(r, FRAME).frame["score"].to_numpy() for r in (there, here)))
+    scores = [fs.predict(result, FRAME).frame["score"].to_numpy() for result in (there, here)]
+    assert np.array_equal(scores[0], scores[1])

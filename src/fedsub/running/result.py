@@ -134,6 +134,24 @@ class Result:
             return float("nan")
         return max(values) if self.better(metric) == "higher" else min(values)
 
+    def last(self, metric: str) -> float:
+        """The value of a metric in its last evaluation; nan if it was never measured after training began."""
+        rounds, values = self.series(metric)
+        return float(values[-1]) if rounds and rounds[-1] > 0 else float("nan")
+
+    def best_round(self, metric: str) -> int | None:
+        """The first round with the `best` value of a metric, or None."""
+        best = self.best(metric)
+        return next((n for n, v in zip(*self.series(metric), strict=True) if n > 0 and v == best), None)
+
+    def chosen(self, metric: str, by: str) -> float:
+        """The value of a metric in the best round by another one, such as "test.auc" by "validation.auc"; or nan.
+
+        One model of the run, chosen without a look at what it is judged by; `best` is the best of many.
+        """
+        number = self.best_round(by)
+        return next((float(v) for n, v in zip(*self.series(metric), strict=True) if n == number), float("nan"))
+
     def better(self, metric: str) -> str:
         """Whether "higher" or "lower" values of a metric are better."""
         return better(metric, self.directions)

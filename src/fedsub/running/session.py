@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -36,10 +37,11 @@ class Session:
     """A run in this process. Making it only looks at ``out``; `open` takes the directory and restores from it."""
 
     def __init__(
-        self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False
-    ):
+        self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False,
+        origin: Callable[[], dict[str, Any]] = dict,
+    ):  # fmt: skip
         self.problem, self.method, self.params, self.config = problem, method, params, config
-        self.callbacks, self.every = callbacks, every
+        self.callbacks, self.every, self.origin = callbacks, every, origin
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.first, self.spent, self.engine_name = 1, 0.0, ""
@@ -66,7 +68,7 @@ class Session:
             return
         self._refuse_started()
         other = going_on.compare_with(self.dir, self.config, self.method, force_code=self.force_code)
-        self.dir.start(self.config, going_on.free)
+        self.dir.start(self.config, going_on.free, self.origin())
         self.opened = True
         if other.rounds_before is not None:
             self.dir.ask_for(self.config["rounds"])

@@ -59,6 +59,7 @@ def recommend(
     found, filling = _filling(found, item, known)
     parts = []
     for one in wanted:
+        one = _as_in_data(found, known, one)
         scores, items = _scores(found, filling, known, one)
         seen = _seen(known, item, one) if exclude_seen else np.zeros(0, np.int64)
         parts.append(_first(found, item, one, scores, items, seen, top))
@@ -114,6 +115,15 @@ def _filling(found: Asked, item: str, known: Clients | None) -> tuple[Asked, Fil
     return found, Filling(item, every, ())
 
 
+def _as_in_data(found: Asked, known: Clients | None, one: Any) -> Any:
+    """A client's id, which on a command line is text, as the data have it."""
+    for ids in (known.client_ids if known is not None else None, found.like.client_ids if found.personal else None):
+        place = place_of(ids, one) if ids is not None else None
+        if ids is not None and place is not None:
+            return ids[place].item()
+    return one
+
+
 def _scores(found: Asked, filling: Filling, known: Clients | None, one: Any) -> tuple[np.ndarray, np.ndarray]:
     """(scores, rows) of all items that can be put into a sample of a client."""
     items = np.flatnonzero(filling.known)
@@ -131,18 +141,13 @@ def _scores(found: Asked, filling: Filling, known: Clients | None, one: Any) -> 
     elif filling.follows:
         arrays |= {name: values[items][None] for name, values in filling.follows.items()}
     arrays = {name: arrays[name] for name in found.columns}
-    if found.personal is None:
+    own = place_of(found.like.client_ids, one) if found.personal is not None else None
+    if found.personal is None or own is None:  # what somebody new has is the shared model
+        if found.personal is not None:
+            notice(f"Client {one!r} was not in training; it is given what the shared model says.")
         flat = {name: values[0] for name, values in arrays.items()}
         return np.concatenate([one_score(part, loss_of(found)) for part in batches(found, flat)]), items
-    own = place_of(found.like.client_ids, one)
-    if own is None:
-        notice(f"Client {one!r} was not in training; it is given what the shared model says.")
-    ids = found.like.client_ids[own : own + 1] if own is not None else np.full(1, -1, np.int64)
-    if own is None and found.like.client_ids.dtype.kind == "U":
-        ids = np.array(["\0"])  # nobody's
-    elif own is None:
-        ids = np.array([found.like.client_ids.max() + 1])
-    real = np.ones((1, len(items)), bool)
+    real, ids = np.ones((1, len(items)), bool), found.like.client_ids[own : own + 1]
     said = found.scorer().personal(found.personal).ask(found.personal, ids, dict(arrays), real)[1]
     return one_score(said.reshape(len(items), *said.shape[2:]), loss_of(found)), items
 

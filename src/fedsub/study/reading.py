@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedsub.disk.files import dump, write_atomic
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError
+from fedsub.method.names import normal
 from fedsub.running.going_on import changes_of_code
 from fedsub.running.result import Result, Target
 from fedsub.running.run import finished_result
@@ -33,6 +34,7 @@ def write_names(comparison: Comparison) -> None:
         return
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "labels": list(comparison.results)}
     content |= {"target": str(comparison.target) if comparison.target else None, "metric": comparison.metric}
+    content["reference"] = comparison.reference
     content["devices"] = getattr(comparison.devices, "name", NONE)
     write_atomic(out / FILE, dump(content, indent=2))
 
@@ -90,7 +92,11 @@ def read_comparison(folder: Path) -> Comparison:
     goal = about.get("target") or (targets[0] if len(set(targets)) == 1 else None)
     devices = about.get("devices", "phones")
     devices = devices if devices in PRESETS else None  # of the user's own only their name is kept
-    made = Comparison(results, Target.parse(goal) if goal else None, path=folder, notes=notes, devices=devices)
+    given = str(about.get("reference") or "")
+    reference = next((label for label in results if given and normal(given) == normal(label)), None)
+    reference = given if given in results else reference
+    target = Target.parse(goal) if goal else None
+    made = Comparison(results, target, path=folder, notes=notes, devices=devices, reference=reference)
     return _with_metric(made, about.get("metric"))
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from fedsub.study.report import facts
 from fedsub.study.report import words as w
+from fedsub.study.report.columns import columns
 from fedsub.study.report.figures import Figures
 from fedsub.study.report.html import Html, e, table
-from fedsub.study.report.page import Section, document, lead, sections
+from fedsub.study.report.page import ABREAST, Section, document, lead, sections
 from fedsub.study.report.search import search_lead, search_sections
-from fedsub.study.report.table import columns, row_names
+from fedsub.study.report.table import row_names
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
@@ -77,8 +78,13 @@ def _together(compared: Mapping[str, Comparison]) -> str:
             at = heads.index(head) + 1
         for i, name in enumerate(row_names(comparison)):
             rows.append((w.one_line(title), name, {head: cells[i] for head, cells in found.items()}))
-    body = [[title, name, *(cells.get(head, w.DASH) for head in heads)] for title, name, cells in rows]
-    return table(["comparison", "method", *heads], body, "all methods", kind="result together")
+    shown = ""
+    count = -(-len(heads) // (ABREAST - 1))
+    for i in range(count):  # about as many columns in each
+        some = heads[i * len(heads) // count : (i + 1) * len(heads) // count]
+        body = [[title, name, *(cells.get(head, w.DASH) for head in some)] for title, name, cells in rows]
+        shown += table(["comparison", "method", *some], body, "all methods", kind="result together")
+    return shown
 
 
 def _other_data(compared: Mapping[str, Comparison]) -> str:

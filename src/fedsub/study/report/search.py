@@ -73,12 +73,16 @@ def search_sections(tuning: Tuning, figures: Figures, group: str = "", store: Pa
 
 def winners(tuning: Tuning) -> str:
     """The table of the winners, and what its reader must know."""
-    from fedsub.study.tuning.table import winners_cells
+    from fedsub.study.tuning.table import difference_cells, winners_cells
 
     head, *rows = winners_cells(tuning)
+    shown = table(head, rows, "winners", kind="result")
+    if apart := difference_cells(tuning):
+        shown += "<h3>95 % intervals of differences, seed by seed</h3>\n"
+        shown += table(["metric", *apart[0][1:]], apart[1:], "differences", kind="result")
     said = "".join(f"<p>{e(note)}</p>\n" for note in tuning.notes)
     small = "With several seeds: mean ± sample standard deviation over the seeds."
-    return f'{table(head, rows, "winners", kind="result")}{said}<p class="small">{e(small)}</p>\n'
+    return f'{shown}{said}<p class="small">{e(small)}</p>\n'
 
 
 def tried(tuning: Tuning) -> str:
@@ -147,7 +151,7 @@ def _drawn(name: str, lines: Sequence[Line]) -> bool:
 
 def _start(tuning: Tuning, metric: str) -> float | None:
     """What the untrained models had, the worst of them; None if it was not measured or more is better."""
-    if better(metric) == "higher":
+    if better(metric, tuning.criterion.directions) == "higher":
         return None
     every = [r[metric] for s in tuning.settings for t in s.trials for r in t.history if r["round"] == 0 and metric in r]
     able = [v for v in every if isinstance(v, int | float) and math.isfinite(v)]

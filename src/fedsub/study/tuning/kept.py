@@ -23,6 +23,7 @@ def write(tuning: Tuning, folder: Path) -> None:
     criterion = tuning.criterion
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "search": tuning.search, "axes": tuning.axes}
     content |= {"select": criterion.select, "metric": criterion.metric, "notes": tuning.notes}
+    content["directions"] = dict(criterion.directions)
     content["target"] = None if criterion.target is None else str(criterion.target)
     content["settings"] = [
         {"label": s.label, "number": s.number, "values": s.values, "refused": s.refused, "trials": _names(s.trials)}
@@ -46,7 +47,7 @@ def read(folder: Path) -> Tuning:
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError("it is of another format or version")
         metric = f":{content['metric']}" if content["metric"] else ""
-        criterion = Criterion.make(content["select"] + metric, content["target"])
+        criterion = Criterion.make(content["select"] + metric, content["target"], content["directions"])
         settings = [
             Setting(s["label"], s["number"], s["values"], _trials(folder / "trials", s["trials"]), s["refused"])
             for s in content["settings"]

@@ -115,10 +115,15 @@ class Trial:
         """What the loss is called: "ce" for a cross-entropy, else "loss"."""
         return "ce" if any("ce" in measured for measured in self.final.values()) else "loss"
 
-    def best(self, split: str, kind: str | None = None) -> tuple[int, float]:
-        """(round, value) of the evaluated round with the best loss, or ``kind``; the untrained model does not count."""
+    def best(
+        self, split: str, kind: str | None = None, directions: Mapping[str, str] | None = None
+    ) -> tuple[int, float]:
+        """(round, value) of the evaluated round with the best loss, or ``kind``; the untrained model does not count.
+
+        ``directions``: which values of metrics of the user's own are better.
+        """
         name = f"{split}.{kind or self.kind}"
-        sign = -1 if better(name) == "higher" else 1
+        sign = -1 if better(name, directions) == "higher" else 1
         found = [
             (sign * r[name], r["round"])
             for r in self.history

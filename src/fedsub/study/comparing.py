@@ -78,8 +78,9 @@ class Comparison:
 
     def by_seed(self, label: str, metric: str, at: str) -> dict[int, float]:
         """A metric of every run of a method, by seed. ``at``: its "best" round, the "last", or the "chosen" one."""
-        results, by = self.results.get(label, ()), self.chosen_by
+        results = self.results.get(label, ())
         if at == "chosen":
+            by = self.chosen_by
             return {r.seed: r.chosen(metric, by) if by else math.nan for r in results}
         return {r.seed: r.best(metric) if at == "best" else r.last(metric) for r in results}
 

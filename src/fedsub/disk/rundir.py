@@ -26,7 +26,17 @@ from typing import Any
 
 import numpy as np
 
-from fedsub.disk.files import TEMPORARY, JsonLines, dump, plain, remove_temporaries, write_atomic, writing
+from fedsub.disk.files import (
+    TEMPORARY,
+    JsonLines,
+    dump,
+    make_folder,
+    output_folder,
+    plain,
+    remove_temporaries,
+    write_atomic,
+    writing,
+)
 from fedsub.disk.settings import differences
 from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, RunError
@@ -51,7 +61,7 @@ class RunDir:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = output_folder(path, writable=False)
         self._lock: int | None = None
         self._logs: dict[str, JsonLines] = {}
         self._check_ours()
@@ -79,8 +89,7 @@ class RunDir:
         """
         if self._lock is not None:
             raise RunError(f"{self.path} is already started in this process; use the same RunDir.")
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         self._take_lock()
         try:
             self._check_ours()  # again: another process may have filled it before the lock was ours
@@ -204,8 +213,6 @@ class RunDir:
         """Refuse a directory with files of somebody else, before anything is written into it."""
         if not self.path.exists():
             return
-        if not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file, not a directory; choose another --out.")
         # A start that was cut short left only our names; later, people add plots of their own.
         other = sorted(p.name for p in self.path.iterdir() if p.name not in _OWN and not p.name.endswith(TEMPORARY))
         marker = self.path / "versions.json"

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsub.disk.files import dump, plain, write_atomic, writing
+from fedsub.disk.files import dump, make_folder, plain, write_atomic
 from fedsub.running.result import better
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def write(found: LambdaPath, folder: Path) -> None:
     """path.csv, path.json and path.png."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     text = io.StringIO()
     table = csv.DictWriter(text, list(found.points[0]), lineterminator="\n")
     table.writeheader()

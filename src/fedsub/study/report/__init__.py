@@ -14,7 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsub.disk.files import write_atomic, writing
+from fedsub.disk.files import make_folder, output_folder, write_atomic
 from fedsub.study.report.book import render_book
 from fedsub.study.report.latex import latex_table
 from fedsub.study.report.page import render
@@ -56,9 +56,8 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
     is what the plot shows: by decile it is of the test split, if there is one. Where methods have personal models,
     clients.png and gains.png show how the clients fare one by one.
     """
-    folder = Path(folder)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = output_folder(folder)
+    make_folder(folder)
     lines = StringIO()
     csv.writer(lines, lineterminator="\n").writerows(csv_rows(comparison))
     write_atomic(folder / "table.csv", lines.getvalue().encode())
@@ -71,9 +70,8 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
 
 def write_search(tuning: Tuning, folder: str | os.PathLike[str]) -> Path:
     """Write report.html about a search, and its charts as PNG beside it; returns the page."""
-    folder = Path(folder)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = output_folder(folder)
+    make_folder(folder)
     page = folder / "report.html"
     write_atomic(page, render_search(tuning, folder).encode())
     return page
@@ -85,7 +83,6 @@ def write_book(parts: Mapping[str, Comparison | Tuning], page: str | os.PathLike
     Each chapter's files are linked where its own report has written them.
     """
     page = Path(page)
-    with writing(page):
-        page.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(output_folder(page.parent))
     write_atomic(page, render_book(parts, page.parent).encode())
     return page

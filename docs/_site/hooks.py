@@ -50,6 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, content=content))
     files.append(File.generated(config, SHIM, content=(Path(__file__).parent / "iframe-worker.js").read_text()))
     files.append(File.generated(config, WIDE, content=STYLE))
+    for folder in sorted(_folders(texts)):  # within docs/, where the files themselves are part of the site
+        files.append(File.generated(config, f"{folder}/index.md", content=_listing(f"docs/{folder}", "")))
     todo, done = list(texts), set()
     while todo:
         page = todo.pop()
@@ -57,7 +59,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if (name := _source_page(target)) in done:
                 continue
             done.add(name)
-            text = _listing(target) if (ROOT / target).is_dir() else (ROOT / target).read_text()
+            text = (
+                _listing(target, f"{PurePosixPath(target).name}/")
+                if (ROOT / target).is_dir()
+                else (ROOT / target).read_text()
+            )
             if not target.endswith(".md") and (ROOT / target).is_file():
                 text = f"# {target}\n\n````{LANGUAGES.get(Path(target).suffix, 'text')}\n{text}\n````\n"
             files.append(File.generated(config, name, content=text))
@@ -99,11 +105,16 @@ def _target(page: str, link: str) -> str | None:
     return target if not target.startswith("..") and target != "docs" and (ROOT / target).exists() else None
 
 
-def _listing(folder: str) -> str:
-    """A page about a folder: links to what is in it."""
+def _listing(folder: str, here: str) -> str:
+    """A page about a folder: links to what is in it, which begin with ``here``."""
     names = sorted(path.name for path in (ROOT / folder).iterdir() if path.is_file())
-    here = PurePosixPath(folder).name
-    return f"# {folder}\n\n" + "".join(f"- [{name}]({here}/{name})\n" for name in names)
+    return f"# {folder}\n\n" + "".join(f"- [{name}]({here}{name})\n" for name in names)
+
+
+def _folders(texts: dict[str, str]) -> set[str]:
+    """The folders within docs/ that pages link to."""
+    found = {_target(page, m[2]) for page, text in texts.items() for m in LINK.finditer(text)}
+    return {t.removeprefix("docs/") for t in found if t and t.startswith("docs/") and (ROOT / t).is_dir()}
 
 
 def _outside(page: str, text: str) -> list[str]:
@@ -122,7 +133,7 @@ def _moved(page: str, link: str) -> str:
     if target == "README.md":
         there = "index.md"
     elif target.startswith("docs/"):
-        there = target.removeprefix("docs/")
+        there = target.removeprefix("docs/") + ("/index.md" if (ROOT / target).is_dir() else "")
         if PurePosixPath(there).stem != PurePosixPath(page).stem:  # a page's own notebook is a file to download
             there = re.sub(r"\.ipynb$", ".md", there)
     else:

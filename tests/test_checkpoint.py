@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedsub.disk import checkpoint, tensorfile
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
+from fedsub.disk.seal import seal_of
 from fedsub.disk.files import TEMPORARY
 from fedsub.errors import CheckpointError, RunError
 
@@ -92,7 +93,7 @@ def flip(path: Path, bit: int) -> None:
 def reseal(path: Path, **changes: object) -> None:
     """Change a record as another program would have written it."""
     data = json.loads(path.read_bytes()) | changes
-    path.write_text(json.dumps(data | {"seal": checkpoint._seal(data)}))
+    path.write_text(json.dumps(data | {"seal": seal_of(data)}))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -20,7 +20,9 @@ from typing import Any
 
 from fedsub.data.clients import Clients
 from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
+from fedsub.disk.seal import check_seal, sealed
 from fedsub.errors import CheckpointError, DataError, RunError
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective, of_seed
@@ -147,7 +149,7 @@ def perform(bench: Bench, job: Job) -> Trial:
         trial = Trial(job.seed, job.rounds, failure=str(error), seconds=time.perf_counter() - begin)
     if file is not None:
         content = {"format": FORMAT, "version": VERSION, "id": job.id, "method": job.label}
-        write_atomic(file, dump({**content, "settings": job.method.describe(), **vars(trial)}))
+        write_atomic(file, dump(sealed({**content, "settings": job.method.describe(), **vars(trial)})))
     if out is not None and trial.failure is None and not bench.checkpoints:
         shutil.rmtree(RunDir(out).checkpoints, ignore_errors=True)
     return trial
@@ -159,6 +161,7 @@ def read(bench: Bench, job: Job) -> Trial | None:
     if file is None or not file.exists():
         return None
     try:
+        check_seal(read_json(file))
         (content,) = JsonLines.read(file)  # a line, so that NaN and infinity are read back as numbers
         if content["format"] != FORMAT or content["version"] != VERSION or content["id"] != job.id:
             raise ValueError("it is of another trial or version")

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedsub.disk import checkpoint, tensorfile
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
-from fedsub.disk.seal import seal_of
 from fedsub.disk.files import TEMPORARY
+from fedsub.disk.seal import seal_of
 from fedsub.errors import CheckpointError, RunError
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.bool]

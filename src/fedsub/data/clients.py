@@ -320,8 +320,12 @@ class Clients:
         return _renumbered(made, vocabulary, grow)
 
     @classmethod
-    def open(cls, path, *, verify: bool = False) -> Clients:
-        """Open a directory that `save` wrote; columns stay on disk (memory-mapped)."""
+    def open(cls, path, *, verify: bool | None = None) -> Clients:
+        """Open a directory that `save` wrote; columns stay on disk (memory-mapped).
+
+        Files that are not what was saved are refused (their checksums are looked over once per process); ``verify``
+        True also computes the fingerprint, False looks at the bounds of ids only.
+        """
         from fedsub.data.store import open_clients
 
         return open_clients(path, verify=verify)

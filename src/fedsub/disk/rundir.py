@@ -155,7 +155,7 @@ class RunDir:
 
     def rewind(self, positions: Mapping[str, Mark] | None) -> None:
         """Cut the logs back to a checkpoint's `positions`; None: to the beginning. Events stay, looked over."""
-        target = dict.fromkeys(REWOUND, 0) if positions is None else dict(positions)
+        target: dict[str, Mark] = dict.fromkeys(REWOUND, 0) if positions is None else dict(positions)
         if lacking := [name for name in REWOUND if name not in target]:
             raise CheckpointError(f"The checkpoint has no position for {', '.join(lacking)}; it cannot be resumed.")
         for name in LOGS:  # all or none

@@ -82,7 +82,8 @@ def _intact(folder: Path) -> bool:
 
 def end(folder: Path, problem: Problem, params: Tree, model: Tree | PersonalModel) -> dict[str, str]:
     """Write the trained values, and return the digest of each file that was written."""
-    written = {ABOUT: digest(folder / ABOUT), MODEL: _write(folder / MODEL, values_of(problem.objective.module, params))}
+    values = values_of(problem.objective.module, params)
+    written = {ABOUT: digest(folder / ABOUT), MODEL: _write(folder / MODEL, values)}
     if isinstance(model, PersonalModel):
         own = {name: model.kept.tensors[f"{model.slot}/{name}"] for name in model.names}
         written[PERSONAL] = _write(folder / PERSONAL, own)

@@ -124,9 +124,10 @@ def load(path: str | os.PathLike[str]) -> Trained:
         values, number = _trained(snapshot, config, folder), snapshot.round
         notes += [*sentences, f"{folder} has no {keep.MODEL}: read from the checkpoint of round {number}."]
         notes += [OWES] if about.get("owes") else []
+    digests = files | about.get("files", {})
     return Trained(
         folder, config, number, result is not None, values, _vocabulary(folder, about),
-        _personal(folder, about.get("personal"), files | about.get("files", {}), snapshot), about.get("recipe"), tuple(notes),
+        _personal(folder, about.get("personal"), digests, snapshot), about.get("recipe"), tuple(notes),
     )  # fmt: skip
 
 
@@ -222,4 +223,5 @@ def _personal(
     held = _tensors(folder / keep.HELD, files.get(keep.HELD)) if tables else {}
     in_files = in_file(folder / keep.PERSONAL, files.get(keep.PERSONAL))
     read = in_files if snapshot is None else in_snapshot(snapshot, about["slot"])
-    return PersonalParams(folder, tuple(about["names"]), _ids(folder / keep.CLIENTS, files.get(keep.CLIENTS)), tables, held, read)
+    clients = _ids(folder / keep.CLIENTS, files.get(keep.CLIENTS))
+    return PersonalParams(folder, tuple(about["names"]), clients, tables, held, read)

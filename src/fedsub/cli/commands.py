@@ -20,6 +20,9 @@ What = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Execute code that the directory names, wherever it lies and came from.")
+]
 Methods = Annotated[
     str | None, typer.Option("--methods", help="Methods or labels of [methods], with commas: fedavg,fedsubavg.")
 ]
@@ -95,6 +98,7 @@ def run(
     flags: Flags,
 ) -> None:
     """Train one method and write its curves, model and report."""
+    from fedsub.cli import trust
     from fedsub.cli.show import View
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
@@ -105,6 +109,7 @@ def run(
         known = f"one of {several}, or another of `fedsub methods`" if several else "such as -m fedsubavg"
         raise ConfigError(f"Name the method to run with --method, {known}; fedsub compare trains several.")
     view = View(quiet=flags.quiet, as_json=flags.json)
+    trust.check(made, view, trust=flags.trust, folder=made.base)
     train(made, view, command="run", resume=flags.resume, force_code=flags.force_code)
 
 
@@ -120,6 +125,7 @@ def compare(
 
     Without --methods those of the task or file; for a data file FedAvg and FedSubAvg.
     """
+    from fedsub.cli import trust
     from fedsub.cli.show import View
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
@@ -127,6 +133,7 @@ def compare(
     chosen = _listed(methods) + (method or [])
     made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
     view = View(quiet=flags.quiet, as_json=flags.json)
+    trust.check(made, view, trust=flags.trust, folder=made.base)
     train(made, view, command="compare", resume=flags.resume, force_code=flags.force_code)
 
 
@@ -176,15 +183,18 @@ def tune(
     Settings are chosen on validation samples, cut from the training samples; the test samples are looked at once,
     when the choice is made.
     """
+    from fedsub.cli import trust
     from fedsub.cli.show import View
     from fedsub.cli.tune import tune as search_for
     from fedsub.cli.what import experiment
 
     chosen = _listed(methods) + (method or [])
     made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
+    view = View(quiet=flags.quiet, as_json=flags.json)
+    trust.check(made, view, trust=flags.trust, folder=made.base)
     search_for(
         made,
-        View(quiet=flags.quiet, as_json=flags.json),
+        view,
         grid=grid,
         search=search,
         trials=trials,
@@ -218,12 +228,13 @@ def resume(
     force_code: Annotated[
         bool, typer.Option("--force-code", help="Go on although the code of forward or loss has changed.")
     ] = False,
+    may_execute: Trust = False,
 ) -> None:
     """Go on with an interrupted run or comparison, as it was started; the result is the same.
 
     A finished one is drawn again, or trained further by --rounds and --seeds.
     """
-    from fedsub.cli import folder
+    from fedsub.cli import folder, trust
     from fedsub.cli.show import View
     from fedsub.cli.train import finished, report, train
 
@@ -234,6 +245,7 @@ def resume(
         made = made.with_more(rounds, seeds)
         folder.check(out, made, resume=True)
     view = View(quiet=quiet, as_json=json)
+    trust.check(made, view, trust=may_execute, folder=trust.folder_of(out, made.base))
     with view.busy("Loading"):
         done = finished(made, out)
     if done is not None:
@@ -264,6 +276,7 @@ def adapt(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the batches and of the first values.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")] = False,
     json: Json = False,
+    may_execute: Trust = False,
 ) -> None:
     """Give clients that took no part personal parameters of their own; what was trained stays as it is.
 
@@ -272,7 +285,8 @@ def adapt(
     from fedsub.cli.adapt import adapt as fit
     from fedsub.cli.show import View
 
-    fit(directory, data, steps, lr, batch_size, seed, View(quiet=quiet, as_json=json))
+    view = View(quiet=quiet, as_json=json)
+    fit(directory, data, steps, lr, batch_size, seed, view, may_execute=may_execute)
 
 
 @takes(DataFlags)

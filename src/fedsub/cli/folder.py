@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,7 +14,7 @@ from typing import Any
 
 from fedsub.disk.files import TEMPORARY, digest, write_atomic, writing
 from fedsub.disk.functions import find
-from fedsub.disk.reading import read_json
+from fedsub.disk.reading import path_fault, read_json
 from fedsub.disk.seal import check_seal, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
@@ -33,6 +34,8 @@ def default_out(name: str) -> Path:
 
 def check(out: Path, experiment: Experiment, *, resume: bool) -> None:
     """Refuse a directory that is somebody else's, or ours without being told to go on."""
+    if fault := path_fault(out):
+        raise ConfigError(f"{reprlib.repr(str(out))} cannot be used as a path: {fault}; choose another --out.")
     if out.is_file():
         raise ConfigError(f"{out} is a file, not a directory; choose another --out.")
     if not out.exists() or all(p.name == FILE or p.name.endswith(TEMPORARY) for p in out.iterdir()):

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from fedsub.disk.text import visible
 from fedsub.errors import DataNotice
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ class View:
             self.line(text, style)
 
     def line(self, text: str, style: str = "") -> None:
-        self.console.print(Text(text, style), soft_wrap=True)
+        self.console.print(Text(visible(text), style), soft_wrap=True)
 
     def stopped(self, text: str) -> None:
-        console(stderr=True).print(Text(text, "yellow"), soft_wrap=True)
+        console(stderr=True).print(Text(visible(text), "yellow"), soft_wrap=True)
 
     def busy(self, text: str) -> AbstractContextManager[Any]:
         """A spinner, on a terminal."""
@@ -83,7 +84,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def error(text: str) -> None:
-    console(stderr=True).print(Text("Error: ", "bold red") + Text(text, "red"), soft_wrap=True)
+    console(stderr=True).print(Text("Error: ", "bold red") + Text(visible(text), "red"), soft_wrap=True)
 
 
 @contextmanager
@@ -99,7 +100,7 @@ def data_notices() -> Iterator[None]:
                 usual(message, category, *where, **more)
             elif str(message) not in said:
                 said.add(str(message))
-                console(stderr=True).print(Text(f"Note: {message}", "yellow"), soft_wrap=True)
+                console(stderr=True).print(Text(visible(f"Note: {message}"), "yellow"), soft_wrap=True)
 
         warnings.showwarning = show
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from fedsub.data.reading import TABLES, kind_of
 from fedsub.errors import ConfigError, nearest
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import merge, parse, parse_set, read_toml
-from fedsub.study.experiment.experiment import Experiment, expand
+from fedsub.study.experiment.experiment import Experiment, code_of, expand
 from fedsub.study.experiment.fitting import fit_model
 from fedsub.study.experiment.selecting import select
 
@@ -25,6 +26,7 @@ def experiment(
     ``chosen`` selects methods, by label or name; ``default`` are those if nothing else names any.
     """
     raw, base, origin = _source(what)
+    named = set(code_of(raw).values())
     for flag, path, value in given(flags):
         if flag == "--table":
             value = _tables(value)
@@ -40,7 +42,8 @@ def experiment(
     config = parse(fit_model(raw), origin)
     if config.task is not None:
         tasks.get(config.task)
-    return Experiment(config, base)
+    made = Experiment(config, base)
+    return replace(made, typed=frozenset(made.code().values()) - named)
 
 
 def _source(what: str) -> tuple[dict[str, Any], Path, str]:
@@ -49,7 +52,7 @@ def _source(what: str) -> tuple[dict[str, Any], Path, str]:
     if what in tasks.TASKS:
         return merge({"task": what}, tasks.TASKS[what].config), here, "The settings"
     if path.suffix.lower() == ".toml":
-        if not path.is_file():
+        if not path.exists():
             raise ConfigError(f"There is no file {what}; check the path.")
         raw = read_toml(path)
         task = raw.get("task")

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+DEEPEST = 100  # levels of nesting
 MOST = 64 << 20  # bytes of a JSON or TOML file; what fedsub writes has far fewer
 
 
@@ -24,6 +25,17 @@ def check_plain(path: str | os.PathLike[str]) -> int:
     return seen.st_size
 
 
+def path_fault(path: str | os.PathLike[str]) -> str:
+    """Why the system does not take it for a path (too long, a NUL in it, no Unicode, forbidden), or ""."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, ValueError, TypeError) as error:
+        return (isinstance(error, OSError) and error.strerror) or str(error)
+    return ""
+
+
 def read_text(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a plain file of a size that a text written by people or by fedsub can have."""
     if (size := check_plain(path)) > MOST:
@@ -33,9 +45,24 @@ def read_text(path: str | os.PathLike[str]) -> bytes:
 
 def parse_json(text: bytes | str) -> Any:
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    opened = (text.count(b"{") + text.count(b"[")) if isinstance(text, bytes) else text.count("{") + text.count("[")
+    if opened > DEEPEST:
+        check_depth(found)
+    return found
+
+
+def check_depth(value: Any) -> None:
+    """Raise ValueError where lists and tables are nested deeper than any that is meant."""
+    level, depth = [value], 0
+    while level:
+        level = [item for one in level if isinstance(one, dict | list)
+                 for item in (one.values() if isinstance(one, dict) else one)]  # fmt: skip
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError("it is nested too deeply")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

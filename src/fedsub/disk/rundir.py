@@ -20,6 +20,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import reprlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +40,7 @@ from fedsub.disk.files import (
     write_atomic,
     writing,
 )
-from fedsub.disk.reading import check_plain, read_json
+from fedsub.disk.reading import check_plain, path_fault, read_json
 from fedsub.disk.seal import read_sealed, seal_of, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.disk.versions import versions
@@ -66,6 +67,8 @@ class RunDir:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if fault := path_fault(path):
+            raise ConfigError(f"{reprlib.repr(path)} cannot be used as a path: {fault}; choose another --out.")
         self.path = Path(path)
         self._lock: int | None = None
         self._logs: dict[str, JsonLines] = {}

@@ -14,6 +14,7 @@ from fedsub.checks import is_whole
 from fedsub.data.clients import Clients
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError
+from fedsub.method.names import check_label
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective, of_seed
 from fedsub.running import going_on
@@ -238,6 +239,7 @@ class _Runs:
                 raise ConfigError(
                     f"The label {label!r} is a {type(label).__name__}, expected text; write {str(label)!r}."
                 )
+            check_label(label)
             if not isinstance(method, Algorithm):
                 kind = type(method).__name__
                 raise ConfigError(f"{label}: got a {kind}, expected a Method, such as fedsub.methods.fedavg().")

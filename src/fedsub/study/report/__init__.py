@@ -5,13 +5,12 @@ page = write_report(comparison, "out/report")       # table.csv, table.md, table
 
 from __future__ import annotations
 
-import csv
 import os
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsub.disk.files import write_atomic, writing
+from fedsub.disk.text import csv_bytes
 from fedsub.study.report.latex import latex_table
 from fedsub.study.report.page import render
 from fedsub.study.report.plots import bytes_plot, clients_plot, deciles_plot, gains_plot, png, rounds_plot, time_plot
@@ -49,9 +48,7 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
     folder = Path(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    lines = StringIO()
-    csv.writer(lines, lineterminator="\n").writerows(csv_rows(comparison))
-    write_atomic(folder / "table.csv", lines.getvalue().encode())
+    write_atomic(folder / "table.csv", csv_bytes(csv_rows(comparison)))
     write_atomic(folder / "table.md", markdown_table(comparison).encode())
     write_atomic(folder / "table.tex", latex_table(comparison).encode())
     page = folder / "report.html"

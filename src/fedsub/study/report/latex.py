@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from fedsub.study.report.html import visible
+from fedsub.disk.text import visible
 from fedsub.study.report.table import HEADING_WIDTH, columns, notes, remarks, row_names
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from fedsub.checks import check_seed, check_whole, is_number
 from fedsub.data.clients import Clients
 from fedsub.disk.files import dump, remove_temporaries, write_atomic, writing
+from fedsub.disk.text import csv_bytes
 from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError, nearest
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
@@ -69,9 +70,9 @@ class Tuning:
         out = Path(folder)
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / "trials.csv", table.csv_bytes(table.trial_rows(self)))
-        write_atomic(out / "winners.csv", table.csv_bytes(table.winners_csv(self)))
-        write_atomic(out / "deciles.csv", table.csv_bytes(table.decile_rows(self)))
+        write_atomic(out / "trials.csv", csv_bytes(table.trial_rows(self)))
+        write_atomic(out / "winners.csv", csv_bytes(table.winners_csv(self)))
+        write_atomic(out / "deciles.csv", csv_bytes(table.decile_rows(self)))
         write_atomic(out / "winners.txt", f"{self.table()}\n{self.trials_table()}".encode())
         return out
 

@@ -1,0 +1,47 @@
+"""Code of a configuration: it is said which files are executed, and asked before one is that lies elsewhere.
+
+An objective or a method "file.py:function" is executed with all the rights of who calls fedsub. A configuration may
+come from somebody else; what lies beside it came with it, and what was written on the command line is the caller's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from fedsub.cli.show import View
+from fedsub.disk.functions import find
+from fedsub.errors import ConfigError
+from fedsub.study.experiment.experiment import Experiment
+
+
+def check(experiment: Experiment, view: View, *, trust: bool, folder: Path | None) -> None:
+    """Say what is executed, and refuse or ask for what lies outside ``folder`` (None: wherever it lies)."""
+    inside, outside = [], []
+    for where, spec in experiment.code().items():
+        file = find(spec, experiment.base)
+        near = folder is not None and file is not None and file.is_relative_to(folder.resolve())
+        shown = f"{file or 'the module ' + spec.partition(':')[0]} ({where})"
+        (inside if near or spec in experiment.typed else outside).append(shown)
+    if inside:
+        (view.note if experiment.base == Path.cwd() else view.stopped)(f"Executes code: {', '.join(inside)}")
+    if not outside:
+        return
+    what = f"The configuration names code that lies outside its folder {experiment.base}: {', '.join(outside)}"
+    if trust:
+        view.stopped(f"Executes code from elsewhere, as --trust allows: {', '.join(outside)}")
+    elif not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"{what}. It can do all that you can; look at it, then say --trust to have it executed.")
+    elif not typer.confirm(f"{what}. It can do all that you can. Execute it?", err=True):
+        raise ConfigError("Nothing was executed; to answer beforehand: --trust.")
+
+
+def folder_of(out: Path, base: Path) -> Path | None:
+    """Where code may lie that a directory of results names: the folder it was started in, if that is near.
+
+    Results can come from elsewhere, and say what they like of where they were made.
+    """
+    near = any(path.resolve().is_relative_to(base.resolve()) for path in (out, Path.cwd()))
+    return base if near and base.resolve() != Path(base.resolve().anchor) else None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsub.cli.bench import bench
 from fedsub.cli.options import NOT_TUNED, OUTPUT, DataFlags, Flags, TuneFlags, seed_list, takes
 from fedsub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedsub.cli.show import View
+    from fedsub.study.experiment.experiment import Experiment
 
 What = Annotated[
     str,
@@ -38,6 +43,16 @@ def examples(*lines: str) -> str:
 
 def _listed(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _view(made: Experiment, flags: Flags) -> View:
+    """Where a command prints to, once it may execute what the configuration names."""
+    from fedsub.cli import trust
+    from fedsub.cli.show import View
+
+    view = View(quiet=flags.quiet, as_json=flags.json)
+    trust.check(made, view, trust=flags.trust, folder=made.base)
+    return view
 
 
 def register(app: typer.Typer) -> None:
@@ -98,8 +113,6 @@ def run(
     flags: Flags,
 ) -> None:
     """Train one method and write its curves, model and report."""
-    from fedsub.cli import trust
-    from fedsub.cli.show import View
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
 
@@ -108,9 +121,7 @@ def run(
         several = ", ".join(made.config.methods)
         known = f"one of {several}, or another of `fedsub methods`" if several else "such as -m fedsubavg"
         raise ConfigError(f"Name the method to run with --method, {known}; fedsub compare trains several.")
-    view = View(quiet=flags.quiet, as_json=flags.json)
-    trust.check(made, view, trust=flags.trust, folder=made.base)
-    train(made, view, command="run", resume=flags.resume, force_code=flags.force_code)
+    train(made, _view(made, flags), command="run", resume=flags.resume, force_code=flags.force_code)
 
 
 @takes(Flags)
@@ -125,16 +136,12 @@ def compare(
 
     Without --methods those of the task or file; for a data file FedAvg and FedSubAvg.
     """
-    from fedsub.cli import trust
-    from fedsub.cli.show import View
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
 
     chosen = _listed(methods) + (method or [])
     made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
-    view = View(quiet=flags.quiet, as_json=flags.json)
-    trust.check(made, view, trust=flags.trust, folder=made.base)
-    train(made, view, command="compare", resume=flags.resume, force_code=flags.force_code)
+    train(made, _view(made, flags), command="compare", resume=flags.resume, force_code=flags.force_code)
 
 
 @takes(TuneFlags, without=NOT_TUNED)
@@ -183,18 +190,14 @@ def tune(
     Settings are chosen on validation samples, cut from the training samples; the test samples are looked at once,
     when the choice is made.
     """
-    from fedsub.cli import trust
-    from fedsub.cli.show import View
     from fedsub.cli.tune import tune as search_for
     from fedsub.cli.what import experiment
 
     chosen = _listed(methods) + (method or [])
     made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
-    view = View(quiet=flags.quiet, as_json=flags.json)
-    trust.check(made, view, trust=flags.trust, folder=made.base)
     search_for(
         made,
-        view,
+        _view(made, flags),
         grid=grid,
         search=search,
         trials=trials,
@@ -370,41 +373,3 @@ def costs(
     from fedsub.cli.costs import show
 
     show(workers, parameters, bytes_per_parameter, bandwidth, latency, as_json=json)
-
-
-def bench(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Workloads; all of them if none is named.", show_default=False)
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to time.")] = None,
-    growth: Annotated[
-        bool,
-        typer.Option(
-            "--growth/--no-growth", help="The cost of a round as population and table grow: minutes, and up to 12 GiB."
-        ),
-    ] = True,
-    compiled: Annotated[
-        bool, typer.Option("--compiled/--no-compiled", help="Also with torch.compile, whose warm-up is long.")
-    ] = True,
-    zoo: Annotated[
-        bool,
-        typer.Option(
-            "--zoo",
-            help="Instead: what every part, server, codec and sampler adds to FedSubAvg's round, on w1 and w3, and "
-            "(unless --no-growth: up to 9 GiB) with a table of 10 million rows.",
-        ),
-    ] = False,
-    mixture: Annotated[
-        bool,
-        typer.Option(
-            "--mixture",
-            help="Instead: an iteration of L2SGD+ over all 6,040 clients of movielens-like beside a step "
-            "of centralised SGD.",
-        ),
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Measure a round of every engine beside centralised SGD and a plain loop, in one interleaved run."""
-    from fedsub.study.bench import main
-
-    main(names or None, rounds=rounds, growth=growth, compiled=compiled, zoo=zoo, mixture=mixture, json=json)

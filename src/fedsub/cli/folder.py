@@ -14,7 +14,7 @@ from typing import Any
 
 from fedsub.disk.files import TEMPORARY, digest, write_atomic, writing
 from fedsub.disk.functions import find
-from fedsub.disk.reading import path_fault, read_json
+from fedsub.disk.reading import path_fault, read_json, read_text
 from fedsub.disk.seal import check_seal, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
@@ -73,7 +73,10 @@ def claimed(out: Path, command: str, experiment: Experiment, methods: dict[str, 
 
 def _started(out: Path) -> dict[Path, bytes]:
     """What the runs in a directory were asked to do."""
-    return {path: path.read_bytes() for path in out.glob("*/config.json")}
+    try:
+        return {path: read_text(path) for path in out.glob("*/config.json")}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"A config.json in {out} cannot be read ({error}); restore it from a copy.") from error
 
 
 def _write(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> None:

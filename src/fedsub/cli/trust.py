@@ -43,5 +43,6 @@ def folder_of(out: Path, base: Path) -> Path | None:
 
     Results can come from elsewhere, and say what they like of where they were made.
     """
-    near = any(path.resolve().is_relative_to(base.resolve()) for path in (out, Path.cwd()))
-    return base if near and base.resolve() != Path(base.resolve().anchor) else None
+    folder, here = base.resolve(), Path.cwd()
+    near = folder.is_relative_to(here) or any(path.is_relative_to(folder) for path in (out.resolve(), here))
+    return base if near and folder != Path(folder.anchor) else None

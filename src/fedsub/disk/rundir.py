@@ -40,7 +40,7 @@ from fedsub.disk.files import (
     write_atomic,
     writing,
 )
-from fedsub.disk.reading import check_plain, path_fault, read_json
+from fedsub.disk.reading import check_plain, path_fault
 from fedsub.disk.seal import read_sealed, seal_of, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.disk.versions import versions
@@ -289,7 +289,7 @@ class RunDir:
         path = self.path / "versions.json"
         now = {"format": FORMAT, "version": VERSION, **versions()}
         if not path.exists():
-            write_atomic(path, dump(now, indent=2))
+            write_sealed(path, now)
             return ""
         before = _read(path)
         return ", ".join(f"{k} {v}, before {before.get(k)}" for k, v in now.items() if before.get(k) != v)
@@ -297,9 +297,6 @@ class RunDir:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = read_json(path)
+        return read_sealed(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); restore it, or choose another --out.") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path} is not a JSON object; restore it, or choose another --out.")
-    return data

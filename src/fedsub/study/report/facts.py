@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsub.disk.files import JsonLines
-from fedsub.disk.reading import read_json
+from fedsub.disk.seal import read_sealed
 from fedsub.disk.settings import leaves
 from fedsub.disk.versions import versions as here
 from fedsub.errors import StoreError
@@ -109,10 +109,9 @@ def events(found: list[Run]) -> dict[str, list[str]]:
 def _read(folder: Path | None, name: str) -> dict[str, Any]:
     """A JSON object of a run directory; a report does not fail because of one that is gone or damaged."""
     try:
-        data = read_json(folder / name) if folder is not None else {}
+        return read_sealed(folder / name) if folder is not None else {}
     except (OSError, ValueError):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _events(folder: Path | None) -> list[str]:

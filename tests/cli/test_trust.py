@@ -63,7 +63,7 @@ def test_code_beside_the_configuration_is_executed_and_told(study):
     said = fedsub_("run", "study/study.toml", "--out", "o", "-q").stderr
     assert f"Executes code: {study / 'mine.py'} (model.objective)" in said
     assert (study.parent / "executed").exists()
-    again = fedsub_("resume", "o", "--rounds", "3", "-q")  # the folder of the study is not near here
+    again = fedsub_("resume", "o", "--rounds", "3", "-q")
     assert "Executes code" in again.stderr
 
 
@@ -95,11 +95,13 @@ def test_what_was_typed_is_the_callers_own(study):
     assert (study.parent / "executed").exists()
 
 
-def test_results_from_elsewhere_do_not_say_where_code_may_lie(study):
+def test_results_from_elsewhere_do_not_say_where_code_may_lie(study, monkeypatch):
     configure(study, "mine.py:make")
     fedsub_("run", "study/study.toml", "--out", "study/o", "-q")
     (study.parent / "executed").unlink()
-    (study / "o").rename(study.parent / "got")
+    (study.parent / "home").mkdir()
+    monkeypatch.chdir(study.parent / "home")
+    (study / "o").rename("got")
     refused = fedsub_("resume", "got", "--rounds", "3", code=2).stderr
     assert "--trust" in refused
     assert not (study.parent / "executed").exists()
@@ -107,19 +109,16 @@ def test_results_from_elsewhere_do_not_say_where_code_may_lie(study):
     assert (study.parent / "executed").exists()
 
 
-NAMES = ["=1+1", "+a", "-a", "@x\u001b[31mred\u202eabc"]
+NAMES = ["=1+1", "+a", "-b", "@x\u001b[31mred\u202eabc"]
 
 
-def test_names_are_text_in_files_and_in_the_terminal(folder):
+def test_names_are_text_in_files_and_in_the_terminal(folder, real_report):
     labels = "\n".join(f'{json.dumps(name)} = {{ method = "fedavg" }}' for name in NAMES)
     text = TOML.format(data=folder / "ratings.csv", spec="-").replace('objective = "-"', "").partition("[methods]")[0]
     (folder / "study.toml").write_text(f"{text}[methods]\n{labels}\n")
     made = fedsub_("compare", "study.toml", "--out", "o")
-    for printed in (
-        made.stdout,
-        made.stderr,
-        *((folder / "o" / f"table.{kind}").read_text() for kind in ("md", "csv")),
-    ):
+    written = [(folder / "o" / f"table.{kind}").read_text() for kind in ("md", "csv")]
+    for printed in (made.stdout, made.stderr, *written):
         assert "\u001b" not in printed
         assert "\u202e" not in printed
     assert "@x\\u001b[31mred\\u202eabc" in made.stdout

@@ -102,9 +102,11 @@ def test_results_from_elsewhere_do_not_say_where_code_may_lie(study, monkeypatch
     (study.parent / "home").mkdir()
     monkeypatch.chdir(study.parent / "home")
     (study / "o").rename("got")
-    refused = fedsub_("resume", "got", "--rounds", "3", code=2).stderr
-    assert "--trust" in refused
+    scoring = ("got/fedavg-seed0", str(study.parent / "ratings.csv"))
+    for words in (("resume", "got", "--rounds", "3"), ("predict", *scoring), ("export", "got/fedavg-seed0", "x")):
+        assert "--trust" in fedsub_(*words, code=2).stderr
     assert not (study.parent / "executed").exists()
+    assert "as --trust allows" in fedsub_("predict", *scoring, "--trust").stderr
     fedsub_("resume", "got", "--rounds", "3", "--trust", "-q")
     assert (study.parent / "executed").exists()
 

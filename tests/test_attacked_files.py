@@ -166,5 +166,5 @@ def test_labels_that_cannot_be_directories_are_refused_before_training(tmp_path:
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\ud800", "a\0b"])
 def test_paths_that_cannot_be(tmp_path: Path, name: str):
-    with pytest.raises(ConfigError, match="cannot be used as a path"):
+    with pytest.raises(ConfigError, match="expected the path of a directory"):
         run(Path(f"{tmp_path}/{name}"))

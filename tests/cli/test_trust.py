@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedsub.cli import app
 from fedsub.cli.show import View
 from fedsub.disk.text import cell, csv_bytes, visible
+from fedsub.study.experiment.experiment import code_of
 
 
 def fedsub_(*arguments: str, code: int = 0):
@@ -86,6 +87,13 @@ def test_code_elsewhere_is_refused_without_a_terminal_unless_trusted(study, how)
         trusted = fedsub_("run", "study/study.toml", "--out", "o", "-q", "--trust").stderr
         assert "as --trust allows" in trusted
         assert (study.parent / "executed").exists()
+
+
+def test_metrics_and_methods_are_code_too():
+    methods = {"a": {"method": "m.py:f"}, "n.py:g": {}, "fedavg": {}, "b": 3}
+    raw = {"methods": methods, "evaluate": {"metrics": ["k.py:h", 3]}, "model": {"objective": "o:p"}}
+    assert set(code_of(raw).values()) == {"m.py:f", "n.py:g", "k.py:h", "o:p"}
+    assert code_of({"methods": 3, "evaluate": {"metrics": 3}, "model": []}) == {}
 
 
 def test_what_was_typed_is_the_callers_own(study):

@@ -58,7 +58,7 @@ def _view(made: Experiment, flags: Flags) -> View:
 def register(app: typer.Typer) -> None:
     app.command(epilog=examples(
         "fedsub run movielens-like --method fedsubavg --scale 0.1 --rounds 50",
-        "fedsub run ratings.csv --client user --label liked --table item -m fedsubavg",
+        "fedsub run ratings.csv --client user --label liked --table item",
         "fedsub run study.toml -m 'FedSubAvg capped' --set train.lr=0.3",
         "fedsub run newer.csv --client user --label liked --table item -m fedsubavg --start runs/first --grow",
     ))(run)  # fmt: skip
@@ -112,11 +112,14 @@ def run(
     *,
     flags: Flags,
 ) -> None:
-    """Train one method and write its curves, model and report."""
+    """Train one method and write its curves, model and report.
+
+    Without --method FedAdagrad with a small tau, or the one method of a file.
+    """
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
 
-    made = experiment(what, flags, None if method is None else [method])
+    made = experiment(what, flags, None if method is None else [method], usual=True, alone=True)
     if len(made.config.methods) != 1:
         several = ", ".join(made.config.methods)
         known = f"one of {several}, or another of `fedsub methods`" if several else "such as -m fedsubavg"
@@ -134,13 +137,14 @@ def compare(
 ) -> None:
     """Train several methods on the same data and compare them: a table, plots and one page.
 
-    Without --methods those of the task or file; for a data file FedAvg and FedSubAvg.
+    Without --methods those of the task or file; for a data file FedAvg, FedSubAvg as stated and tempered, and
+    FedAdagrad with a small tau.
     """
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
 
     chosen = _listed(methods) + (method or [])
-    made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
+    made = experiment(what, flags, chosen or None, usual=True)
     train(made, _view(made, flags), command="compare", resume=flags.resume, force_code=flags.force_code)
 
 
@@ -194,7 +198,7 @@ def tune(
     from fedsub.cli.what import experiment
 
     chosen = _listed(methods) + (method or [])
-    made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
+    made = experiment(what, flags, chosen or None, usual=True)
     search_for(
         made,
         _view(made, flags),

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedsub.disk.files import TEMPORARY, digest, write_atomic, writing
+from fedsub.disk.files import TEMPORARY, digest, make_folder, output_folder, write_atomic
 from fedsub.disk.functions import find
-from fedsub.disk.reading import path_fault, read_json, read_text
+from fedsub.disk.reading import read_json, read_text
 from fedsub.disk.seal import check_seal, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
@@ -38,10 +37,7 @@ def default_out(name: str) -> Path:
 
 def check(out: Path, experiment: Experiment, *, resume: bool) -> None:
     """Refuse a directory that is somebody else's, or ours without being told to go on."""
-    if fault := path_fault(out):
-        raise ConfigError(f"{reprlib.repr(str(out))} cannot be used as a path: {fault}; choose another --out.")
-    if out.is_file():
-        raise ConfigError(f"{out} is a file, not a directory; choose another --out.")
+    output_folder(out)
     if not out.exists() or all(p.name == FILE or p.name.endswith(TEMPORARY) for p in out.iterdir()):
         return  # also one that was claimed by a start in which nothing came to be trained
     if not (out / FILE).exists():
@@ -85,8 +81,7 @@ def _started(out: Path) -> dict[Path, bytes]:
 
 def _write(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> None:
     """``methods`` are the complete settings by label, for readers; a resume makes them anew from ``config``."""
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "command": command}
     content |= {"base": str(experiment.base), "config": experiment.config.plain(), "methods": methods}
     spec = experiment.config.model.objective

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedsub.round.evaluate import Evaluate
     from fedsub.running.result import Target
     from fedsub.study.comparing import Comparison
+    from fedsub.study.experiment.config import Model
 
 
 def train(
@@ -57,9 +58,9 @@ def train(
         objective = experiment.objective(clients)
         if own_split:
             objective = lambda seed: experiment.objective(cut(seed)["train"])(seed)  # noqa: E731
-        # Tried now, mistakes show before anything is written; other built-in models have one loss and small labels.
+        # Tried now, mistakes show before anything is written; the loss of other kinds is known without making tables.
         tried = config.model.objective is not None or config.model.kind in ("linear", "factorisation")
-        loss = objective(config.train.seed_list[0]).loss if tried else None
+        loss = objective(config.train.seed_list[0]).loss if tried else _loss(clients, config.model)
         if target is not None:
             _check_metric(target, loss, plan, [*first])
     if not methods:
@@ -214,6 +215,15 @@ def _target(text: str | None) -> Target | None:
     from fedsub.running.result import Target
 
     return None if text is None else Target.parse(text)
+
+
+def _loss(clients: Clients, model: Model) -> Loss | None:
+    """Of a built-in model: by the labels, where it can be so (None: cross-entropy of 0 and 1)."""
+    from fedsub.objective.models import options_of, usual_loss
+
+    if clients.label is None or "loss" not in options_of(model.kind):
+        return None
+    return usual_loss(clients, clients.label, model.kind, model.loss)
 
 
 def _check_metric(target: Target, loss: Loss | None, plan: Evaluate, splits: list[str]) -> None:

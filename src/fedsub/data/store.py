@@ -30,7 +30,7 @@ import numpy as np
 
 from fedsub.data import intact
 from fedsub.data.clients import Array, Clients, Column, Space
-from fedsub.disk.reading import path_fault, read_json
+from fedsub.disk.reading import read_json
 from fedsub.disk.seal import check_seal, sealed
 from fedsub.errors import StoreError
 
@@ -268,9 +268,14 @@ def _sync(folder: Path) -> None:
 
 def _path(path: str | os.PathLike[str]) -> Path:
     """The path, after asking the system whether it can be one at all."""
-    if fault := path_fault(path):
-        raise StoreError(f"{reprlib.repr(path)} cannot be used as a path: {fault}; choose another.")
-    return Path(path)
+    try:
+        found = Path(path)
+        os.lstat(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return Path(path)
+    except (OSError, ValueError, TypeError) as error:  # too long, a NUL in it, forbidden, not a path
+        raise StoreError(f"{reprlib.repr(path)} cannot be used as a path: {error}; choose another.") from error
+    return found
 
 
 def _leftovers(target: Path, kind: str) -> list[Path]:

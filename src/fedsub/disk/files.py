@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedsub.disk.reading import check_plain, parse_json
-from fedsub.errors import CheckpointError, RunError, StoreError
+from fedsub.errors import CheckpointError, ConfigError, RunError, StoreError
 
 TEMPORARY = ".fedsub-part"
 _CHUNK = 1 << 20
@@ -59,6 +59,34 @@ def writing(path: Path) -> Iterator[None]:
         raise RunError(
             f"Could not write {path}: {seen}. Everything up to the last checkpoint is kept; {todo} and resume the run."
         ) from error
+
+
+def output_folder(path: Any, *, writable: bool = True) -> Path:
+    """A path that a directory is or can be made at, refused before anything is computed if it cannot."""
+    try:
+        text = os.fsdecode(path)
+        if not text or "\0" in text:
+            raise ValueError("it is empty" if not text else "it holds a NUL character")
+        folder = Path(text)
+        above = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    except (OSError, ValueError, TypeError) as error:  # no path at all, or one that no file can have
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        seen = repr(path)[:80]
+        raise ConfigError(f"out is {seen}, expected the path of a directory ({said}); choose another.") from error
+    if not above.is_dir():
+        raise ConfigError(f"{above} is a file, not a directory; choose another out (--out).")
+    if writable and not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"{above} cannot be written to (no permission); choose another out (--out).")
+    return folder
+
+
+def make_folder(path: Path) -> None:
+    """Make a directory for output, and those above it; what the operating system says against it is about the path."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        said = "the disk is full" if error.errno in _FULL else error.strerror or str(error)
+        raise ConfigError(f"The directory {path} cannot be made: {said}; choose another out (--out).") from error
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes | Callable[[Sink], object]) -> tuple[int, str]:

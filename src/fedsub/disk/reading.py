@@ -25,17 +25,6 @@ def check_plain(path: str | os.PathLike[str]) -> int:
     return seen.st_size
 
 
-def path_fault(path: str | os.PathLike[str]) -> str:
-    """Why the system does not take it for a path (too long, a NUL in it, no Unicode, forbidden), or ""."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except (OSError, ValueError, TypeError) as error:
-        return (isinstance(error, OSError) and error.strerror) or str(error)
-    return ""
-
-
 def read_text(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a plain file of a size that a text written by people or by fedsub can have."""
     if (size := check_plain(path)) > MOST:

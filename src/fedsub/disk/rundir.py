@@ -20,7 +20,6 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-import reprlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,12 +34,14 @@ from fedsub.disk.files import (
     check_marked,
     digest,
     dump,
+    make_folder,
+    output_folder,
     plain,
     remove_temporaries,
     write_atomic,
     writing,
 )
-from fedsub.disk.reading import check_plain, path_fault
+from fedsub.disk.reading import check_plain
 from fedsub.disk.seal import read_sealed, seal_of, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.disk.versions import versions
@@ -67,9 +68,7 @@ class RunDir:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if fault := path_fault(path):
-            raise ConfigError(f"{reprlib.repr(path)} cannot be used as a path: {fault}; choose another --out.")
-        self.path = Path(path)
+        self.path = output_folder(path, writable=False)
         self._lock: int | None = None
         self._logs: dict[str, JsonLines] = {}
         self._check_ours()
@@ -97,8 +96,7 @@ class RunDir:
         """
         if self._lock is not None:
             raise RunError(f"{self.path} is already started in this process; use the same RunDir.")
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         self._take_lock()
         try:
             self._check_ours()  # again: another process may have filled it before the lock was ours
@@ -255,8 +253,6 @@ class RunDir:
         """Refuse a directory with files of somebody else, before anything is written into it."""
         if not self.path.exists():
             return
-        if not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file, not a directory; choose another --out.")
         # A start that was cut short left only our names; later, people add plots of their own.
         other = sorted(p.name for p in self.path.iterdir() if p.name not in _OWN and not p.name.endswith(TEMPORARY))
         marker = self.path / "versions.json"

@@ -11,8 +11,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fedsub.checks import is_whole
+from fedsub.checks import is_whole, named_arguments
 from fedsub.data.clients import Clients
+from fedsub.disk.files import output_folder
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError, nearest
 from fedsub.method.names import check_label
@@ -161,6 +162,7 @@ class Comparison:
         return write_report(self, folder)
 
 
+@named_arguments(run, but=("method", "seed"))
 def compare(
     methods: Mapping[str, Algorithm],
     objective: Objective | Callable[[int], Objective],
@@ -201,7 +203,7 @@ def compare(
     """
     devices = named(devices)
     goal = Target.parse(target) if target is not None else None
-    runs = _Runs(methods, objective, clients, _seed_list(seeds), Path(out) if out is not None else None)
+    runs = _Runs(methods, objective, clients, _seed_list(seeds), output_folder(out) if out is not None else None)
     if reference is not None and reference not in methods:
         raise ConfigError(f"reference is {reference!r}, expected one of the methods; {nearest(reference, methods)}")
     starts = Starts(start, start_state)

@@ -44,6 +44,7 @@ class Data(Section):
     nulls: Literal["refuse", "drop", "own"] = "refuse"
     separator: str | None = None
     encoding: str | None = None
+    text: dict[str, Literal["characters", "words"]] = {}  # of LEAF files, texts to cut into lists of ids
     scale: Rate | None = None
     options: dict[str, Any] = {}
 
@@ -70,10 +71,10 @@ class Split(Section):
 
 # As `fedsub.objective.models.options_of` gives them, which would load torch.
 MODEL_OPTIONS: dict[str, tuple[str, ...]] = {
-    "lr": ("bias", "own_bias", "taste", "columns"),
-    "embedding": ("dim", "hidden", "own_bias", "taste", "columns"),
+    "lr": ("bias", "own_bias", "taste", "loss", "columns"),
+    "embedding": ("dim", "hidden", "own_bias", "taste", "loss", "columns"),
     "lstm": ("dim", "hidden", "layers", "word_std", "columns"),
-    "user-item": ("bias", "own_bias", "taste", "columns"),
+    "user-item": ("bias", "own_bias", "taste", "loss", "columns"),
     "din": ("dim", "faithful", "activation", "max_history", "columns"),
     "linear": ("bias", "loss"),
     "factorisation": ("rank", "offset", "columns"),
@@ -201,7 +202,7 @@ class Evaluation(Section):
     samples: Count | All | dict[str, Count | All] = 10_000
     final_samples: Count | All = 200_000
     slices: dict[str, Slice] = {}
-    metrics: list[str] | dict[str, str] = []
+    metrics: list[str] | dict[str, str] | None = None
     ranking: Rank | None = None
 
 

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsub.disk.files import dump, plain, write_atomic, writing
+from fedsub.disk.files import dump, make_folder, plain, write_atomic
 from fedsub.disk.text import csv_bytes
 from fedsub.running.result import better
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def write(found: LambdaPath, folder: Path) -> None:
     """path.csv, path.json and path.png."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     names = list(found.points[0])
     write_atomic(folder / "path.csv", csv_bytes([names, *(list(plain(point).values()) for point in found.points)]))
     write_atomic(folder / "path.json", dump(found.summary(), indent=2))

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsub.disk.files import write_atomic, writing
+from fedsub.disk.files import make_folder, output_folder, write_atomic
 from fedsub.disk.text import csv_bytes
 from fedsub.study.report.latex import latex_table
 from fedsub.study.report.page import render
@@ -45,9 +45,8 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
     is what the plot shows: by decile it is of the test split, if there is one. Where methods have personal models,
     clients.png and gains.png show how the clients fare one by one.
     """
-    folder = Path(folder)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = output_folder(folder)
+    make_folder(folder)
     write_atomic(folder / "table.csv", csv_bytes(csv_rows(comparison)))
     write_atomic(folder / "table.md", markdown_table(comparison).encode())
     write_atomic(folder / "table.tex", latex_table(comparison).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsub.disk.files import write_atomic, writing
+from fedsub.disk.files import make_folder, write_atomic
 from fedsub.study.report import facts, page
 from fedsub.study.report.charts import rounds_chart
 from fedsub.study.report.figures import Figures
@@ -25,8 +25,7 @@ PAPER = (
 def write(request: Request, outcome: Outcome) -> Path:
     """Write the files; returns their directory."""
     folder = request.out / request.name
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     notes = [PAPER, *outcome.notes, f"Made by: {command(request)}"]
     text = "\n".join([*(table.markdown() for table in outcome.tables), *notes]) + "\n"
     write_atomic(folder / "table.md", text.encode())

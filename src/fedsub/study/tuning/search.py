@@ -13,9 +13,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsub.checks import check_seed, check_whole, is_number
+from fedsub.checks import check_seed, check_whole, is_number, named_arguments
 from fedsub.data.clients import Clients
-from fedsub.disk.files import dump, remove_temporaries, write_atomic, writing
+from fedsub.disk.files import dump, make_folder, output_folder, remove_temporaries, write_atomic
 from fedsub.disk.provenance import provenance
 from fedsub.disk.text import csv_bytes
 from fedsub.disk.versions import versions
@@ -24,7 +24,7 @@ from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.running.result import Target
-from fedsub.running.run import Interrupted
+from fedsub.running.run import Interrupted, run
 from fedsub.study.comparing import _seed_list as seed_list
 from fedsub.study.tuning import space, table
 from fedsub.study.tuning.choose import Criterion, Setting, choose, warnings
@@ -69,9 +69,8 @@ class Tuning:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write trials.csv and, once the winners are known, winners.csv, deciles.csv and winners.txt."""
-        out = Path(folder)
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
+        out = output_folder(folder)
+        make_folder(out)
         write_atomic(out / "trials.csv", csv_bytes(table.trial_rows(self)))
         write_atomic(out / "winners.csv", csv_bytes(table.winners_csv(self)))
         write_atomic(out / "deciles.csv", csv_bytes(table.decile_rows(self)))
@@ -79,6 +78,7 @@ class Tuning:
         return out
 
 
+@named_arguments(run, but=("method", "seed"))
 def tune(
     methods: Iterable[str] | Mapping[str, Any],
     objective: Objective | Callable[[int], Objective],
@@ -131,7 +131,7 @@ def tune(
     train, held_out, whole = _parts(clients, validation, validation_seed, retrain)
     own, notes = space.assign(found, axes)
     kind, count = _how(own, search, trials)
-    folder = Path(out) if out is not None else None
+    folder = output_folder(out) if out is not None else None
     bench = Bench(
         objective, train, {"train": train, "validation": held_out}, {"engine": engine, "evaluate": plan, **options},
         folder and folder / "trials",
@@ -352,8 +352,6 @@ def _check(workers: Any, trials: Any, search: Any, seed: Any, rounds: Any, optio
 
 def _open(folder: Path, resume: bool, content: dict[str, Any]) -> None:
     """Take a directory: an empty one, or one of an earlier search if it is to go on."""
-    if folder.is_file():
-        raise ConfigError(f"{folder} is a file, not a directory; choose another.")
     if folder.exists() and any(folder.iterdir()):
         if not (folder / FILE).exists():
             raise ConfigError(f"{folder} is not empty and holds no search of fedsub tune; choose another directory.")
@@ -362,11 +360,10 @@ def _open(folder: Path, resume: bool, content: dict[str, Any]) -> None:
                 f"{folder} holds a search already; go on with it by resume=True (--resume), or choose another "
                 "directory."
             )
-    with writing(folder):
-        for part in ("trials", "winners"):
-            (folder / part).mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):
-                remove_temporaries(folder / part)
+    for part in ("trials", "winners"):
+        make_folder(folder / part)
+        with suppress(OSError):
+            remove_temporaries(folder / part)
     write_atomic(
         folder / FILE,
         dump({"format": "fedsub-tune", "version": 1, **content, "made_with": {**versions(), **provenance()}}, indent=2),

@@ -67,6 +67,7 @@ def output_folder(path: Any, *, writable: bool = True) -> Path:
         text = os.fsdecode(path)
         if not text or "\0" in text:
             raise ValueError("it is empty" if not text else "it holds a NUL character")
+        os.fsencode(text)  # half of a surrogate pair is no character of any path
         folder = Path(text)
         above = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     except (OSError, ValueError, TypeError) as error:  # no path at all, or one that no file can have

@@ -20,8 +20,9 @@ from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.experiment.config import parse, show
 from fedsub.study.experiment.evaluation import metric_files
 from fedsub.study.experiment.experiment import Experiment
+from fedsub.study.reading import BY_COMMAND
 
-FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
+FORMAT, VERSION, FILE = "fedsub-compare", 1, BY_COMMAND
 # May change between the start and a resume: they change no result. So may methods, seeds and rounds be added.
 FREE = (
     "run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "run.reference",

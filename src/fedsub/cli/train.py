@@ -115,27 +115,19 @@ def train(
 
 def finished(experiment: Experiment, out: Path) -> Comparison | None:
     """The comparison of a directory in which every run is finished; needs no data."""
-    from fedsub.running.going_on import changes_of_code
     from fedsub.running.going_on import finished as is_finished
-    from fedsub.running.run import finished_result
-    from fedsub.study.comparing import Comparison, slug
+    from fedsub.study.comparing import slug
+    from fedsub.study.costs.devices import named
+    from fedsub.study.reading import read_comparison
 
-    results: dict[str, list[Any]] = {}
-    notes: list[str] = []
-    for label in experiment.settings(1):
-        paths = [out / f"{slug(label)}-seed{seed}" for seed in experiment.config.train.seed_list]
-        if not all(is_finished(path, experiment.config.train.rounds) for path in paths):
-            return None
-        results[label] = [finished_result(path) for path in paths]
-        for result in results[label]:
-            result.method = label
-            notes += [f"{label}, seed {result.seed}: {said}" for said in changes_of_code(result.path)]
-    if not results:
+    labels, seeds, rounds = experiment.settings(1), experiment.config.train.seed_list, experiment.config.train.rounds
+    if not labels or not all(
+        is_finished(out / f"{slug(label)}-seed{seed}", rounds) for label in labels for seed in seeds
+    ):
         return None
-    target, reference = _target(experiment.config.run.target), experiment.reference(results)
-    devices = experiment.config.run.devices
-    made = Comparison(results, target, path=out, notes=notes, devices=devices, reference=reference)
-    made.metric = target.metric if target else next(iter(made.metrics()), made.metric)
+    made = read_comparison(out)
+    made.devices = named(experiment.config.run.devices)
+    made.reference = experiment.reference(made.results)
     return made
 
 

@@ -27,6 +27,7 @@ from fedsub.running.start import Starts
 from fedsub.study.costs.devices import Devices, named
 from fedsub.study.costs.estimate import estimated_seconds
 from fedsub.study.paired import Interval, paired
+from fedsub.study.reading import write_names
 
 MOST_SEEDS = 10_000
 MODELS = 1 << 30  # bytes of models that a comparison without a directory keeps in memory
@@ -79,8 +80,9 @@ class Comparison:
 
     def by_seed(self, label: str, metric: str, at: str) -> dict[int, float]:
         """A metric of every run of a method, by seed. ``at``: its "best" round, the "last", or the "chosen" one."""
-        results, by = self.results.get(label, ()), self.chosen_by
+        results = self.results.get(label, ())
         if at == "chosen":
+            by = self.chosen_by
             return {r.seed: r.chosen(metric, by) if by else math.nan for r in results}
         return {r.seed: r.best(metric) if at == "best" else r.last(metric) for r in results}
 
@@ -256,6 +258,7 @@ def compare(
     )
     if metric is None:
         comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
+    write_names(comparison)
     return comparison
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -58,5 +59,5 @@ def table(
 
 
 def _breakable(name: str) -> str:
-    """A dotted name that may be broken behind its dots and underscores."""
-    return name if isinstance(name, Html) else e(name).replace(".", ".<wbr>").replace("_", "_<wbr>")
+    """A dotted name that may be broken behind its dots and underscores, but not within a number."""
+    return name if isinstance(name, Html) else re.sub(r"(_|\.(?!\d))", r"\1<wbr>", e(name))

@@ -202,3 +202,8 @@ def cut(label: object, most: int) -> str:
 def listed(names: list[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def named(names: list[str], kind: str, most: int = 6) -> str:
+    """Names in a title: "a, b and c", long ones cut, or "34 methods" where they are many."""
+    return f"{len(names)} {kind}" if len(names) > most else listed([cut(name, 40) for name in names])

@@ -67,6 +67,13 @@ class Tuning:
         """Every setting as text, * before the chosen ones."""
         return table.aligned(table.setting_rows(self))
 
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Tuning:
+        """A finished search read back from its directory, with every trial."""
+        from fedsub.study.tuning import kept
+
+        return kept.read(Path(folder))
+
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write trials.csv and, once the winners are known, winners.csv, deciles.csv and winners.txt."""
         out = output_folder(folder)
@@ -76,6 +83,12 @@ class Tuning:
         write_atomic(out / "deciles.csv", csv_bytes(table.decile_rows(self)))
         write_atomic(out / "winners.txt", f"{self.table()}\n{self.trials_table()}".encode())
         return out
+
+    def page(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the page about the search, report.html, with its charts as PNG; returns the page."""
+        from fedsub.study.report import write_search
+
+        return write_search(self, folder)
 
 
 @named_arguments(run, but=("method", "seed"))
@@ -157,7 +170,7 @@ def tune(
         for note in tuning.notes:
             watch.on_note(note)
         if folder is not None:
-            tuning.save(folder)  # what was chosen is on the disk before the test split is touched
+            _keep(tuning, folder)  # what was chosen is on the disk before the test split is touched
         if test is not None:
             data = train if whole is None else whole
             splits = {"train": data, **({"validation": held_out} if whole is None else {}), "test": test}
@@ -174,8 +187,15 @@ def tune(
         )  # fmt: skip
         raise Interrupted(f"Stopped; {kept}.") from None
     if folder is not None:
-        tuning.save(folder)
+        _keep(tuning, folder)
     return tuning
+
+
+def _keep(tuning: Tuning, folder: Path) -> None:
+    from fedsub.study.tuning import kept
+
+    tuning.save(folder)
+    kept.write(tuning, folder)
 
 
 @dataclass

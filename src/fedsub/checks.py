@@ -77,10 +77,13 @@ def check_number(name: str, value: Any, *, least: float = -math.inf, error: Erro
     return float(value)
 
 
-def check_whole(name: str, value: Any, least: int | None = None, *, error: Error = MethodError) -> int:
-    """A whole number, of at least ``least`` if that is given."""
-    if not is_whole(value) or (least is not None and value < least):
+def check_whole(
+    name: str, value: Any, least: int | None = None, most: int | None = None, *, error: Error = MethodError
+) -> int:
+    """A whole number, of at least ``least`` and at most ``most`` if they are given."""
+    if not is_whole(value) or (least is not None and value < least) or (most is not None and value > most):
         limit = "" if least is None else f" of at least {least}"
+        limit += "" if most is None or (is_whole(value) and value <= most) else f" and at most {most:,}"
         raise error(f"{name} must be a whole number{limit}, got {value!r}.")
     return int(value)
 

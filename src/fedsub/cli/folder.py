@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedsub.disk.files import TEMPORARY, digest, dump, make_folder, output_folder, write_atomic
+from fedsub.disk.files import TEMPORARY, digest, make_folder, output_folder, write_atomic
 from fedsub.disk.functions import find
+from fedsub.disk.reading import read_json, read_text
+from fedsub.disk.seal import check_seal, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.experiment.config import parse, show
@@ -73,7 +74,10 @@ def claimed(out: Path, command: str, experiment: Experiment, methods: dict[str, 
 
 def _started(out: Path) -> dict[Path, bytes]:
     """What the runs in a directory were asked to do."""
-    return {path: path.read_bytes() for path in out.glob("*/config.json")}
+    try:
+        return {path: read_text(path) for path in out.glob("*/config.json")}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"A config.json in {out} cannot be read ({error}); restore it from a copy.") from error
 
 
 def _write(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> None:
@@ -88,7 +92,7 @@ def _write(out: Path, command: str, experiment: Experiment, methods: dict[str, d
         content["own_methods"] = _digests(sorted(set(files.values())))
     if found := metric_files(experiment.config.evaluate, experiment.base):
         content["own_metrics"] = _digests(found)
-    write_atomic(out / FILE, dump(content, indent=2))
+    write_sealed(out / FILE, content)
 
 
 def _digests(files: list[Path]) -> list[dict[str, str]]:
@@ -134,7 +138,7 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
 def _config(folder: Path) -> dict[str, Any]:
     """What a run's directory was started with; empty if it cannot be read."""
     try:
-        content = json.loads((folder / "config.json").read_bytes())
+        content = read_json(folder / "config.json")
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -156,7 +160,7 @@ def _warnings(content: dict[str, Any]) -> list[str]:
 def _read(out: Path) -> dict[str, Any]:
     path = out / FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         known = content["format"] == FORMAT and {"version", "command", "base", "config"} <= content.keys()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); restore it, or start again elsewhere.") from error
@@ -182,6 +186,10 @@ def _read(out: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} was edited: {', '.join(wrong)}; restore it, or start again elsewhere.")
     if content["version"] > VERSION:
         raise CheckpointError(f"{path} was written by a newer fedsub; install that one.")
+    try:
+        check_seal(content)
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it, or start again elsewhere.") from error
     return content
 
 

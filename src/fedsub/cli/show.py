@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from fedsub.disk.text import visible
 from fedsub.errors import DataNotice, FedsubError
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ class View:
 
     def line(self, text: str, style: str = "") -> None:
         tell()
-        self.console.print(Text(text, style), soft_wrap=True)
+        self.console.print(Text(visible(text), style), soft_wrap=True)
 
     def stopped(self, text: str) -> None:
-        console(stderr=True).print(Text(text, "yellow"), soft_wrap=True)
+        console(stderr=True).print(Text(visible(text), "yellow"), soft_wrap=True)
 
     def busy(self, text: str) -> AbstractContextManager[Any]:
         """A spinner, on a terminal."""
@@ -87,7 +88,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def error(text: str) -> None:
-    console(stderr=True).print(Text("Error: ", "bold red") + Text(text, "red"), soft_wrap=True)
+    console(stderr=True).print(Text("Error: ", "bold red") + Text(visible(text), "red"), soft_wrap=True)
 
 
 @contextmanager
@@ -124,7 +125,7 @@ _waiting: list[str] = []
 def tell() -> None:
     """Print the notices that wait."""
     while _waiting:
-        console(stderr=True).print(Text(_waiting.pop(0), "yellow"), soft_wrap=True)
+        console(stderr=True).print(Text(visible(_waiting.pop(0)), "yellow"), soft_wrap=True)
 
 
 def number(value: float | None) -> str:

@@ -17,6 +17,7 @@ from fedsub.cli.progress import bars
 from fedsub.cli.show import View, number
 from fedsub.cli.train import _counts
 from fedsub.disk.files import digest
+from fedsub.disk.text import visible
 from fedsub.errors import ConfigError
 from fedsub.running.device import check_device
 from fedsub.running.run import Interrupted
@@ -52,7 +53,7 @@ class Lines(Watch):
         self.done += 1
         split = "test" if "test" in trial.final else "validation"
         end = f"{split} loss {number(trial.loss(split))}" if trial.failure is None else "failed"
-        text = f"{job.label}, seed {job.seed}, {end}"
+        text = visible(f"{job.label}, seed {job.seed}, {end}")
         if self.bars is None:
             self.view.note(f"{self.title} {self.done} of {self.total}: {text}")
         else:
@@ -166,8 +167,8 @@ def _identity(experiment: Experiment, train: Clients) -> dict[str, Any]:
 
 def _report(found: Tuning, page: Path, view: View) -> None:
     if not view.quiet:
-        view.console.print(Text("\n" + found.trials_table().rstrip()), soft_wrap=True)
-    view.console.print(Text(("" if view.quiet else "\n") + found.table().rstrip()), soft_wrap=True)
+        view.console.print(Text(visible("\n" + found.trials_table().rstrip())), soft_wrap=True)
+    view.console.print(Text(visible(("" if view.quiet else "\n") + found.table().rstrip())), soft_wrap=True)
     view.line(f"Report: {page}")
     view.line(f"All trials: {found.path}/trials.csv; winners: winners.csv, by heat decile: deciles.csv")
     view.finish(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fedsub.data.reading import TABLES, kind_of
 from fedsub.errors import ConfigError, nearest
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import merge, parse, parse_set, read_toml
-from fedsub.study.experiment.experiment import Experiment, expand
+from fedsub.study.experiment.experiment import Experiment, code_of, expand
 from fedsub.study.experiment.fitting import fit_model
 from fedsub.study.experiment.selecting import select
 
@@ -27,6 +28,7 @@ def experiment(
     ``alone``: of several that nobody asked for, the advised one, or the one that ``--set`` is about.
     """
     raw, base, origin = _source(what)
+    code = set(code_of(raw).values())
     named = bool(raw.get("methods"))
     if isinstance(raw.get("task"), str):
         raw = _over_task(raw)
@@ -55,7 +57,8 @@ def experiment(
     config = parse(fit_model(raw), origin)
     if config.task is not None:
         tasks.get(config.task)
-    return Experiment(config, base)
+    made = Experiment(config, base)
+    return replace(made, typed=frozenset(made.code().values()) - code)
 
 
 def _source(what: str) -> tuple[dict[str, Any], Path, str]:
@@ -64,7 +67,7 @@ def _source(what: str) -> tuple[dict[str, Any], Path, str]:
     if what in tasks.TASKS:
         return {"task": what}, here, "The settings"
     if path.suffix.lower() == ".toml":
-        if not path.is_file():
+        if not path.exists():
             raise ConfigError(f"There is no file {what}; check the path.")
         return read_toml(path), path.resolve().parent, str(path)
     if tasks.is_libsvm(path) and not path.is_dir():

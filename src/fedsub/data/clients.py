@@ -330,8 +330,8 @@ class Clients:
         return _numbered(from_torch, datasets, names=names, label=label, **options)
 
     @classmethod
-    def open(cls, path, *, verify: bool = False) -> Clients:
-        """Open a directory that `save` wrote; columns stay on disk (memory-mapped)."""
+    def open(cls, path, *, verify: bool | None = None) -> Clients:
+        """Open, memory-mapped, a directory that `save` wrote and nobody changed; see `fedsub.data.store`."""
         from fedsub.data.store import open_clients
 
         return open_clients(path, verify=verify)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import warnings
@@ -16,6 +15,7 @@ import torch
 from fedsub.checks import check_decay, check_seed, check_whole, named_arguments
 from fedsub.data.clients import Clients
 from fedsub.disk.files import JsonLines, dump, output_folder
+from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, DataError, ObjectiveError, nearest
 from fedsub.method.described import describe
 from fedsub.method.training import Algorithm, Options
@@ -128,8 +128,8 @@ def run(
             session.open()  # nothing was written before: a refused start leaves ``out`` free
             if session.dir is not None:
                 session.dir.keep_samples(problem.clients.sizes)
-                if not session.history:
-                    keep.begin(session.dir.path, problem, method, ready.trainer.model(0))
+                if keep.begin(session.dir.path, problem, method, ready.trainer.model(0)):
+                    session.event("What had been written of the model's making was not intact; it was written again.")
             return session.train(ready.trainer, evaluator, initial, rounds, goal, stop_at_target)
         finally:
             session.close()
@@ -294,9 +294,8 @@ def _check_target(goal: Target, record: dict[str, Any]) -> None:
 def finished_result(path: str | os.PathLike[str]) -> Result:
     """A finished run read back from its directory (history and final evaluation, no parameters)."""
     folder = Path(path)
-    file = folder / "result.json"
+    summary, file = RunDir(folder).result(), folder / "result.json"
     try:
-        summary = json.loads(file.read_bytes())
         fields = {k: summary[k] for k in ("method", "seed", "final", "seconds", "engine", "peak_bytes")}
         file = folder / "metrics.jsonl"
         if not file.exists():

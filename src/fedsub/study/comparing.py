@@ -16,6 +16,7 @@ from fedsub.data.clients import Clients
 from fedsub.disk.files import output_folder
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError, nearest
+from fedsub.method.names import check_label
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective, of_seed
 from fedsub.running import going_on
@@ -296,6 +297,7 @@ class _Runs:
                 raise ConfigError(
                     f"The label {label!r} is a {type(label).__name__}, expected text; write {str(label)!r}."
                 )
+            check_label(label)
             if not isinstance(method, Algorithm):
                 kind = type(method).__name__
                 raise ConfigError(f"{label}: got a {kind}, expected a Method, such as fedsub.methods.fedavg().")

@@ -5,13 +5,12 @@ read_back("runs/demo")          # a Comparison, also of runs that fedsub.run or 
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsub.disk.files import dump, write_atomic
 from fedsub.disk.rundir import RunDir
+from fedsub.disk.seal import read_sealed, write_sealed
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.method.names import normal
 from fedsub.running.going_on import changes_of_code
@@ -36,7 +35,7 @@ def write_names(comparison: Comparison) -> None:
     content |= {"target": str(comparison.target) if comparison.target else None, "metric": comparison.metric}
     content["reference"] = comparison.reference
     content["devices"] = getattr(comparison.devices, "name", NONE)
-    write_atomic(out / FILE, dump(content, indent=2))
+    write_sealed(out / FILE, content)
 
 
 def read_back(folder: str | os.PathLike[str]) -> Comparison | Tuning:
@@ -123,9 +122,9 @@ def _names(folder: Path) -> tuple[list[str], dict[str, Any]]:
         if not file.exists():
             continue
         try:
-            content = json.loads(file.read_bytes())
+            content = read_sealed(file)
             about = content["config"]["run"] if name == BY_COMMAND else content
             return [str(label) for label in content[labels]], dict(about)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{file} is damaged ({error}); restore it to report on {folder}.") from error
     return [], {}

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from fedsub.data.clients import Clients
-from fedsub.errors import ConfigError, nearest
+from fedsub.errors import ConfigError, ObjectiveError, nearest
 from fedsub.objective.models.columns import key, usual_loss
 from fedsub.objective.models.din import DIN, din
 from fedsub.objective.models.embedding import EmbeddingModel, embedding
@@ -79,5 +79,13 @@ def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: L2 
             raise ConfigError(f"{name!r} is no option of the model {kind!r}; {nearest(name, known)}")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = KINDS[kind](clients, clients.label, **options)
+        try:
+            made = KINDS[kind](clients, clients.label, **options)
+        except (RuntimeError, MemoryError) as error:  # torch has no class of its own for memory
+            rows = ", ".join(f"{space.name} {space.size:,}" for space in clients.spaces.values())
+            raise ObjectiveError(
+                f"The model {kind!r} cannot be made: {str(error).splitlines()[0]} Its tables have as many rows as "
+                f"there are ids ({rows}); give fewer in sizes=…, leave sizes out to have the ids numbered, or lower "
+                "the model's sizes."
+            ) from error
     return replace(made, l2=l2, recipe=built_in(clients, kind, options, seed, made.module))

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedsub.disk.reading import check_depth, read_text
 from fedsub.errors import ConfigError, nearest
 
 Count = Annotated[int, Field(ge=1)]
@@ -267,11 +268,20 @@ class Config(Section):
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, unchecked."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _toml(read_text(path).decode())
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    check_depth(found)
+    return found
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -280,8 +290,8 @@ def parse_set(text: str) -> dict[str, Any]:
     if equals and key.strip() and "\n" not in text:
         for attempt in (value, json.dumps(value.strip(), ensure_ascii=False)):
             try:
-                return tomllib.loads(f"{key.strip()} = {attempt}")
-            except tomllib.TOMLDecodeError:
+                return _toml(f"{key.strip()} = {attempt}")
+            except ValueError:
                 continue
     raise ConfigError(f"Cannot read --set {text!r}; write it like --set train.lr=0.3.")
 

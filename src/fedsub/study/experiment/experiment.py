@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsub.disk.functions import find
 from fedsub.errors import ConfigError, nearest
-from fedsub.method.names import normal
+from fedsub.method.names import check_label, normal
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import Config, merge, parse, show, words
 from fedsub.study.experiment.evaluation import plan_of
@@ -28,10 +28,14 @@ DEFAULT_COHORT = 50
 
 @dataclass(frozen=True)
 class Experiment:
-    """``base`` is the folder that relative paths of the configuration start from."""
+    """``base`` is the folder that relative paths of the configuration start from.
+
+    ``typed`` is the code ("file.py:function") that the caller named, not the configuration.
+    """
 
     config: Config
     base: Path
+    typed: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -220,6 +224,10 @@ class Experiment:
         """The function of the user's own that makes a method."""
         return own_method(spec, self.base, where)
 
+    def code(self) -> dict[str, str]:
+        """The functions "file.py:function" that are executed, by the setting that names them."""
+        return code_of(self.config.plain())
+
     def own_files(self) -> dict[str, Path]:
         """The files of the user's own methods, by the name that was given."""
         names = [given.get("method", key) for key, given in self.config.methods.items()]
@@ -232,6 +240,7 @@ class Experiment:
 
         out: dict[str, dict[str, Any]] = {}
         for key, given in self.config.methods.items():
+            check_label(key)
             name = given.get("method", key)
             if is_own(name):
                 entry: Any = self.own_method(name, f"methods.{key}")
@@ -291,6 +300,19 @@ class Model:
 
     def __call__(self, seed: int) -> Objective:
         return self.experiment.objective(self.clients)(seed)
+
+
+def code_of(raw: dict[str, Any]) -> dict[str, str]:
+    """The functions that a configuration names, checked or not, by setting."""
+    sections = (found if isinstance(found := raw.get(k), dict) else {} for k in ("model", "methods", "evaluate"))
+    model, methods, evaluate = sections
+    named: dict[str, Any] = {"model.objective": model.get("objective")}
+    for label, own in methods.items():
+        named[f"methods.{label}"] = own.get("method", label) if isinstance(own, dict) else label
+    metrics = evaluate.get("metrics", ())
+    given = metrics.items() if isinstance(metrics, dict) else enumerate(metrics if isinstance(metrics, list) else ())
+    named |= {f"evaluate.metrics, {name}": spec for name, spec in given}
+    return {where: spec for where, spec in named.items() if is_own(spec)}
 
 
 def expand(path: str) -> Path:

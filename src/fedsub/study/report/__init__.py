@@ -7,14 +7,13 @@ page = write_book({"lr 0.1": a, "lr 1": b}, "both.html")
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsub.disk.files import make_folder, output_folder, write_atomic
+from fedsub.disk.text import csv_bytes
 from fedsub.study.report.book import render_book
 from fedsub.study.report.latex import latex_table
 from fedsub.study.report.page import render
@@ -58,9 +57,7 @@ def write_report(comparison: Comparison, folder: str | os.PathLike[str]) -> Path
     """
     folder = output_folder(folder)
     make_folder(folder)
-    lines = StringIO()
-    csv.writer(lines, lineterminator="\n").writerows(csv_rows(comparison))
-    write_atomic(folder / "table.csv", lines.getvalue().encode())
+    write_atomic(folder / "table.csv", csv_bytes(csv_rows(comparison)))
     write_atomic(folder / "table.md", markdown_table(comparison).encode())
     write_atomic(folder / "table.tex", latex_table(comparison).encode())
     page = folder / "report.html"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
+
+from fedsub.disk.text import visible
 
 
 class Html(str):
@@ -29,16 +30,6 @@ def e(text: str) -> Html:
     for sign in "+−":  # the further end of an interval
         out = out.replace(f" to {sign}", f" to&nbsp;{sign}")
     return Html(out)
-
-
-def visible(text: str) -> str:
-    """Control and format characters, and halves of surrogate pairs, by their codes; spaces stay."""
-    if text.isprintable():
-        return text
-    shown = (
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") else f"\\u{ord(c):04x}" for c in text
-    )
-    return "".join(shown)
 
 
 def link(path: Path, page: Path, text: str) -> Html:

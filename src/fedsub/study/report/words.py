@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from fedsub.disk.text import visible
 from fedsub.running.result import Target
 
 if TYPE_CHECKING:
@@ -188,8 +189,8 @@ def compact(count: int) -> str:
 
 
 def one_line(label: object) -> str:
-    """A label without line breaks, which no table can hold."""
-    return " ".join(str(label).split())
+    """A label without line breaks, which no table can hold, and without what a terminal would obey."""
+    return visible(" ".join(str(label).split()))
 
 
 def cut(label: object, most: int) -> str:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from fedsub.disk.files import dump, write_atomic
+from fedsub.disk.seal import read_sealed, write_sealed
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.tuning.choose import Criterion, Setting
 from fedsub.study.tuning.search import Tuning
@@ -31,7 +30,7 @@ def write(tuning: Tuning, folder: Path) -> None:
     ]
     content["chosen"] = {label: setting.number for label, setting in tuning.chosen.items()}
     content["tested"] = {label: _names(trials) for label, trials in tuning.tested.items()}
-    write_atomic(folder / FILE, dump(content, indent=2))
+    write_sealed(folder / FILE, content)
 
 
 def read(folder: Path) -> Tuning:
@@ -43,7 +42,7 @@ def read(folder: Path) -> Tuning:
             "and --resume."
         )
     try:
-        content = json.loads(file.read_bytes())
+        content = read_sealed(file)
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError("it is of another format or version")
         metric = f":{content['metric']}" if content["metric"] else ""
@@ -57,7 +56,7 @@ def read(folder: Path) -> Tuning:
         tested = {label: _trials(folder / "winners", names) for label, names in content["tested"].items()}
         axes, notes = list(content["axes"]), list(content["notes"])
         return Tuning(criterion, content["search"], axes, settings, chosen, tested, notes, folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(f"{file} is damaged ({reason}); make it again by fedsub tune and --resume.") from error
 

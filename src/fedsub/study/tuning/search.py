@@ -17,6 +17,7 @@ from fedsub.checks import check_seed, check_whole, is_number, named_arguments
 from fedsub.data.clients import Clients
 from fedsub.disk.files import dump, make_folder, output_folder, remove_temporaries, write_atomic
 from fedsub.disk.provenance import provenance
+from fedsub.disk.text import csv_bytes
 from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError, nearest
 from fedsub.objective.objective import Objective
@@ -77,9 +78,9 @@ class Tuning:
         """Write trials.csv and, once the winners are known, winners.csv, deciles.csv and winners.txt."""
         out = output_folder(folder)
         make_folder(out)
-        write_atomic(out / "trials.csv", table.csv_bytes(table.trial_rows(self)))
-        write_atomic(out / "winners.csv", table.csv_bytes(table.winners_csv(self)))
-        write_atomic(out / "deciles.csv", table.csv_bytes(table.decile_rows(self)))
+        write_atomic(out / "trials.csv", csv_bytes(table.trial_rows(self)))
+        write_atomic(out / "winners.csv", csv_bytes(table.winners_csv(self)))
+        write_atomic(out / "deciles.csv", csv_bytes(table.decile_rows(self)))
         write_atomic(out / "winners.txt", f"{self.table()}\n{self.trials_table()}".encode())
         return out
 

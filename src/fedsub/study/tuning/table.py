@@ -5,8 +5,6 @@ No times are in them, so that the same search makes the same files.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -162,12 +160,6 @@ def aligned(rows: Rows) -> str:
         cells = [(" " * (n - cell_len(c)), c) for c, n in zip(row, widths, strict=True)]
         lines.append("  ".join(c + pad if j in texts else pad + c for j, (pad, c) in enumerate(cells)).rstrip())
     return "\n".join(lines) + "\n"
-
-
-def csv_bytes(rows: Rows) -> bytes:
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue().encode()
 
 
 def _kinds(tuning: Tuning, trials: Sequence[Trial], split: str) -> list[str]:

@@ -22,7 +22,9 @@ from torch import nn
 
 from fedsub.data.clients import Clients
 from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
+from fedsub.disk.seal import check_seal, sealed
 from fedsub.errors import CheckpointError, DataError, RunError
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective, of_seed
@@ -169,7 +171,7 @@ def perform(bench: Bench, job: Job) -> Trial:
     if file is not None:
         content = {"format": FORMAT, "version": VERSION, "id": job.id, "method": job.label}
         record = {name: value for name, value in vars(trial).items() if name in RECORD}
-        write_atomic(file, dump({**content, "settings": job.method.describe(), **record}))
+        write_atomic(file, dump(sealed({**content, "settings": job.method.describe(), **record})))
     if out is not None and trial.failure is None and not bench.checkpoints:
         shutil.rmtree(RunDir(out).checkpoints, ignore_errors=True)
     return trial
@@ -184,6 +186,7 @@ def read(bench: Bench, job: Job) -> Trial | None:
 def read_record(file: Path, identity: str | None = None) -> Trial:
     """A trial from its file, refused if it has another identity."""
     try:
+        check_seal(read_json(file))
         (content,) = JsonLines.read(file)  # a line, so that NaN and infinity are read back as numbers
         if content["format"] != FORMAT or content["version"] != VERSION or identity not in (None, content["id"]):
             raise ValueError("it is of another trial or version")

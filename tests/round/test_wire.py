@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node.processes import METHODS, SEED, objective
 from node.test_node import SIZES, Direct, nodes, population
-from worlds import there
 
 from fedsub.errors import WireError
 from fedsub.method.groups import Cohort

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,9 @@ class Trains:
 
     engine: Any  # with a name
     state: Any  # `fedsub.round.remembered.Remembered`: what a checkpoint keeps besides the shared model
+
+    def settle_engine(self, before: str, tell: Callable[[str], None]) -> None:
+        """Before the first round: the engine that an earlier session settled on, or "", and who hears of a choice."""
 
     def round(self, number: int) -> Any:
         """Play a round; returns its RoundReport."""

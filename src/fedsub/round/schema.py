@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from fedsub.method.codecs import Codec
 from fedsub.method.part import Part
 from fedsub.round import wire
 from fedsub.round.messages import MODEL, UPDATE
@@ -50,7 +49,7 @@ class Schema:
         self.parts, self.tables, self.reports = parts, tables, tuple(reports)
         self.private = tuple(name for part in parts for name in part.private(tuple(like)))
         self.shared = tuple(name for name in like if name not in self.private)
-        self.codec = next((part for part in parts if isinstance(part, Codec)), None)
+        self.codec = next((part for part in parts if part.codec), None)
         self._like = like
         self.sums = ("weight", "count", "loss", *(f"{p.key}.{n}" for p in parts for n in p.numbers))
         payloads = [f"{part.key}.{name}" for part in parts for name in part.payloads]

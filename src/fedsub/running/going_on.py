@@ -80,10 +80,9 @@ def _tail(method: Algorithm, before: int, rounds: int) -> str:
 
 def check_schedule(method: Algorithm, before: int, rounds: int, where: str) -> None:
     """Refuse rounds in which a schedule leaves nothing to learn with, such as those after the end of a cosine."""
-    schedule = getattr(method.local, "schedule", None) if isinstance(method, Method) else None
-    if schedule is not None and not any(schedule.factor(r) for r in range(before + 1, rounds + 1)):
+    if isinstance(method, Method) and not any(method.local.rate(r) for r in range(before + 1, rounds + 1)):
         raise ConfigError(
-            f"{where} has learned with the schedule {schedule}, which is 0 from round {before + 1} on: further rounds "
+            f"{where} has learned with {method.local}, whose rate is 0 from round {before + 1} on: further rounds "
             "would change nothing. Begin a new run from this one with a schedule of its own: start=… (--start)."
         )
 

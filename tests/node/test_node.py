@@ -157,10 +157,10 @@ class Unread(Direct):
 def test_a_node_that_cannot_take_part_is_left_out(said: str, tmp_path: Path) -> None:
     """The others train on, as if it were lost whenever it is drawn."""
     everyone, odd = nodes(tmp_path / "here", "fedsubavg"), 3
-    channels: dict[int, Direct] = {n: Direct(node) for n, node in everyone.items() if n != odd}
-    channels[odd] = Unread(nodes(tmp_path / "odd", "fednova" if said == "another method" else "fedsubavg")[odd])
-    hello = channels[odd].waiting[0]
-    channels[odd].waiting[0] = {"another method": hello, "nothing": None, "damaged": (hello or b"")[:-1] + b"?"}[said]
+    unread = Unread(nodes(tmp_path / "odd", "fednova" if said == "another method" else "fedsubavg")[odd])
+    channels = {n: unread if n == odd else Direct(node) for n, node in everyone.items()}
+    hello = unread.waiting[0]
+    unread.waiting[0] = {"another method": hello, "nothing": None, "damaged": (hello or b"")[:-1] + b"?"}[said]
 
     def trained(folder: Path, channels: Mapping[int, Direct]) -> Served:
         params = {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
@@ -176,7 +176,7 @@ def test_a_node_that_cannot_take_part_is_left_out(said: str, tmp_path: Path) -> 
     assert all(torch.equal(found.params[n], value) for n, value in expected.params.items())
     if said != "nothing":
         with pytest.raises(WireError, match="leaves client 3 out"):
-            channels[odd].node.join(channels[odd].told)
+            unread.node.join(unread.told)
 
 
 def test_a_client_that_refuses_itself_is_counted(tmp_path: Path) -> None:

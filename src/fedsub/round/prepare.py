@@ -8,7 +8,7 @@ from pathlib import Path
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
 from fedsub.method.slots import Method
-from fedsub.method.training import Algorithm, Options, Prepared, Trains
+from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared, Trains
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round.client import ClientHalf
@@ -105,8 +105,12 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
     if not isinstance(method, Method):
         return method.prepare(problem, params, options)
     _check_own(method, problem)
-    sampled = getattr(method.sampler, "clients_per_round", len(problem.clients))  # 0 or more than there are: refused
-    check_work(problem.clients, method.local, min(max(sampled, 1), len(problem.clients)))
+    if method.pooled:
+        options.refuse(f"{method.name}, whose data is in one place,", *OF_CLIENTS, but={"engine": "serial"})
+    if options.engine == "serial":
+        options.refuse('engine="serial", which trains one client after the other,', "chunk", "compile")
+    count = len(problem.clients)
+    check_work(problem.clients, method.local, min(max(round(method.sampler.share(count) * count), 1), count))
     choice = choose(
         problem, method, params, engine=options.engine, chunk=options.chunk, compile=options.compile, seed=options.seed
     )

@@ -67,7 +67,7 @@ class Session:
             return
         self._refuse_started()
         other = going_on.compare_with(self.dir, self.config, self.method, force_code=self.force_code)
-        self.dir.start(self.config, going_on.free, self.origin())
+        self.dir.start(self.config, going_on.free(self.method), self.origin())
         self.opened = True
         if other.rounds_before is not None:
             self.dir.ask_for(self.config["rounds"])

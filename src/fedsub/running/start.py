@@ -164,11 +164,11 @@ class WarmStart:
         names = [n for n in trainer.server.schema.private if n in self.personal.names]
         known = set(self.personal.client_ids.tolist())
         found = [(k, c) for k, c in enumerate(trainer.problem.clients.client_ids.tolist()) if c in known]
-        keeper = trainer.method.keeper
-        for place, client in found if names and keeper is not None else ():
+        slot = "" if trainer.method.keeper is None else trainer.method.keeper.own_slot
+        for place, client in found if names else ():
             values, held = self.personal.params(client), self.personal.rows(client)
             for name in names:
-                stored, space = trainer.memory.tensors[f"{keeper.own_slot}/{name}"], trainer.problem.tables.get(name)
+                stored, space = trainer.memory.tensors[f"{slot}/{name}"], trainer.problem.tables.get(name)
                 if space is None:
                     stored[place].copy_(values[name])
                     continue

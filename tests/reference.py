@@ -326,7 +326,7 @@ def simulate(world: World, start: Tree, s: Settings, cohorts: list[list[int]]) -
             added, share = mean_of(world, s, cohort, changes), share_of(world, s, cohort)
             c = {k: c[k] + share * added[k] for k in c}
             own = [kept.get(i, variate) for i, variate in enumerate(own)]
-        server.step(x, mean, world.held[cohort].any(0))
+        server.step(x, mean, world.held[cohort].max(0))
     return x
 
 

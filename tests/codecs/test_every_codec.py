@@ -1,4 +1,4 @@
-"""What holds for every codec: residuals, groups that change nothing, the wire, damage; row ids."""
+"""What holds for every codec: residuals, groups that change nothing, the wire, damage."""
 
 from __future__ import annotations
 

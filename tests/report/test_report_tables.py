@@ -20,7 +20,6 @@ from fedsub.study.report import (
 from fedsub.study.report import words as w
 from fedsub.study.report.table import columns
 
-# Tables --------------------------------------------------------------------------------------------
 
 
 def test_rounds_to_the_target():
@@ -135,7 +134,6 @@ def test_numbers():
     assert w.with_unit("train.ce") == "cross-entropy on training samples (nats)"
 
 
-# Page ----------------------------------------------------------------------------------------------
 
 
 def test_latex_table():

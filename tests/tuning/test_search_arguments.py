@@ -10,7 +10,6 @@ import fedsub as fs
 from fedsub.errors import ConfigError
 from fedsub.study.tuning import space, workers
 
-# Arguments -----------------------------------------------------------------------------------------
 
 
 def test_axes():
@@ -83,7 +82,6 @@ def test_a_foreign_directory_is_refused(tmp_path):
         tune(out=tmp_path)
 
 
-# Command line --------------------------------------------------------------------------------------
 
 
 def test_settings_beside_a_function():

@@ -1,0 +1,1 @@
+"""What is private, and what it costs: private heat, noise on what clients send, and one budget for all of it."""

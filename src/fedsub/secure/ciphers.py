@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from fedsub.errors import MissingExtra, WireError
 
 KEY, TAG, SIGNATURE = 32, 16, 64  # bytes
+NONCE = bytes(12)
 ZEROS = memoryview(bytes(1 << 18))  # what a stream is made of: encrypted zeros
 Fill = Callable[[memoryview], Any]  # writes the next bytes of a stream into a buffer of at most len(ZEROS)
 
@@ -74,14 +75,15 @@ class Modern:
     def __init__(self) -> None:
         try:
             from cryptography.exceptions import InvalidSignature, InvalidTag
-            from cryptography.hazmat.primitives import ciphers, hashes
+            from cryptography.hazmat.primitives import hashes
             from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
             from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
             from cryptography.hazmat.primitives.kdf.hkdf import HKDF
         except ImportError as err:
             raise MissingExtra("Secure sums need the package cryptography; run: pip install 'fedsub[secure]'.") from err
         self._x25519, self._ed25519, self._hkdf, self._aead = x25519, ed25519, HKDF, ChaCha20Poly1305
-        self._cipher, self._chacha, self._sha = ciphers.Cipher, ciphers.algorithms.ChaCha20, hashes.SHA256()
+        self._cipher, self._chacha, self._sha = Cipher, algorithms.ChaCha20, hashes.SHA256()
         self._bad_tag, self._bad_signature = InvalidTag, InvalidSignature
 
     def random(self, count: int) -> bytes:
@@ -105,19 +107,19 @@ class Modern:
         """HKDF-SHA256 (RFC 5869)."""
         return self._hkdf(self._sha, length, salt, info).derive(secret)
 
-    def seal(self, key: bytes, text: bytes, associated: bytes) -> bytes:
+    def seal(self, key: bytes, text: bytes, associated: bytes, nonce: bytes = NONCE) -> bytes:
         """ChaCha20-Poly1305 (RFC 8439)."""
-        return self._aead(key).encrypt(bytes(12), text, associated)
+        return self._aead(key).encrypt(nonce, text, associated)
 
-    def open(self, key: bytes, text: bytes, associated: bytes) -> bytes:
+    def open(self, key: bytes, text: bytes, associated: bytes, nonce: bytes = NONCE) -> bytes:
         try:
-            return self._aead(key).decrypt(bytes(12), text, associated)
+            return self._aead(key).decrypt(nonce, text, associated)
         except (self._bad_tag, ValueError) as err:
             raise WireError("A sealed message does not open: it was changed, or meant for another round.") from err
 
-    def stream(self, key: bytes) -> Fill:
-        """ChaCha20 (RFC 8439) under the whole 256-bit key, from block 0."""
-        update = self._cipher(self._chacha(key, bytes(16)), None).encryptor().update_into
+    def stream(self, key: bytes, nonce: bytes = NONCE, block: int = 0) -> Fill:
+        """ChaCha20 (RFC 8439) under the whole 256-bit key."""
+        update = self._cipher(self._chacha(key, block.to_bytes(4, "little") + nonce), None).encryptor().update_into
 
         def fill(into: memoryview) -> None:
             update(ZEROS[: len(into)], into)

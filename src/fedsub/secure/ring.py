@@ -16,7 +16,7 @@ from fedsub.errors import DataError, MethodError
 
 Array = np.ndarray
 TYPES: dict[int, type[np.unsignedinteger]] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-MOST_VALUES = 2**36  # of one protocol run: far below the 2^38 bytes of a ChaCha20 stream
+MOST_BYTES = 2**37  # of the vector of one protocol run: half of what a ChaCha20 stream has
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Segment:
     def __post_init__(self) -> None:
         if self.bits not in TYPES:
             raise MethodError(f"Segment {self.name!r}: a ring has 8, 16, 32 or 64 bits, got {self.bits}.")
-        if not 0 < self.length <= MOST_VALUES:
-            raise MethodError(f"Segment {self.name!r}: length must be from 1 to {MOST_VALUES}, got {self.length}.")
+        if self.length < 1:
+            raise MethodError(f"Segment {self.name!r}: length must be at least 1, got {self.length}.")
         if not 0 < len(self.name.encode()) < 256:
             raise MethodError(f"A segment's name takes 1 to 255 bytes, got {self.name!r}.")
         if self.most is not None and self.most < 1:
@@ -84,7 +84,7 @@ def zeros(segments: Iterable[Segment]) -> dict[str, Array]:
 
 def to_bytes(segments: Iterable[Segment], values: Mapping[str, Array]) -> list[memoryview]:
     """The segments' bytes, little-endian, without a copy."""
-    return [memoryview(np.ascontiguousarray(values[s.name], s.dtype)).cast("B") for s in segments]
+    return [np.ascontiguousarray(values[s.name], s.dtype).view(np.uint8).data for s in segments]
 
 
 def from_bytes(segments: Iterable[Segment], data: memoryview) -> dict[str, Array]:

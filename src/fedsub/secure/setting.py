@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 
 from fedsub.errors import MethodError, WireError
 from fedsub.secure.graph import Ring, degree_and_threshold
-from fedsub.secure.ring import MOST_VALUES, Array, Segment
+from fedsub.secure.ring import MOST_BYTES, Array, Segment
 from fedsub.secure.shamir import MOST_HOLDERS
 
 SESSION = 16
@@ -74,12 +75,14 @@ class Setting:
             raise MethodError(f"A secure sum takes at least 2 clients, got {count}: the sum of one is its value.")
         if count > _MOST_CLIENTS or min(people) < 0 or max(people) >= 2**64:
             raise MethodError(f"A secure sum takes up to {_MOST_CLIENTS} clients with numbers from 0 to 2^64 − 1.")
-        if any(a >= b for a, b in zip(people, people[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(people)):
             raise MethodError("A secure sum names every participant once, in ascending order.")
         if not self.segments or len({s.name for s in self.segments}) < len(self.segments):
             raise MethodError("A secure sum takes at least one segment, each with a name of its own.")
-        if sum(s.length for s in self.segments) > MOST_VALUES:
-            raise MethodError(f"A secure sum takes up to {MOST_VALUES} values; split it over several.")
+        if self.nbytes > MOST_BYTES:
+            raise MethodError(
+                f"A secure sum takes up to {MOST_BYTES} bytes, this one has {self.nbytes}; split it over several."
+            )
         for segment in self.segments:
             segment.prove(count)
         complete = self.degree == count - 1

@@ -50,8 +50,8 @@ def share(secrets: list[bytes], holders: int, threshold: int, ciphers: Ciphers) 
     polynomials = np.empty((threshold, columns))
     polynomials[0] = np.frombuffer(b"".join(secrets), "<u2")
     polynomials[1:] = uniform((threshold - 1) * columns, ciphers).reshape(threshold - 1, columns)
-    values = np.fmod(_powers(holders, threshold) @ polynomials, PRIME)
-    return values.astype(np.int64).reshape(holders, len(secrets), LIMBS)
+    values = (_powers(holders, threshold) @ polynomials).astype(np.int64) % PRIME
+    return values.reshape(holders, len(secrets), LIMBS)
 
 
 def write(shares: Array) -> Array:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from fedsub.errors import FedsubError, WireError
-from fedsub.secure import keys, shamir, wire
+from fedsub.secure import shamir, wire
 from fedsub.secure.client import SecureClient
 from fedsub.secure.ring import Segment
 from fedsub.secure.server import SecureServer

@@ -82,7 +82,8 @@ def test_rfc_5869(ikm, salt, info, length, okm):
 
 
 SUNSCREEN = (
-    b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, sunscreen would be it."
+    b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, sunscreen would "
+    b"be it."
 )
 
 
@@ -168,7 +169,7 @@ def test_wycheproof_hkdf():
 
 
 def test_wycheproof_sealing():
-    for case, result, flags, key, nonce, associated, text, sealed, tag in CASES["chacha20_poly1305"]:
+    for case, result, _, key, nonce, associated, text, sealed, tag in CASES["chacha20_poly1305"]:
         given = bytes.fromhex(key), bytes.fromhex(sealed + tag), bytes.fromhex(associated), bytes.fromhex(nonce)
         if result == "invalid":
             with pytest.raises(WireError):
@@ -182,7 +183,9 @@ def test_wycheproof_streams():
     """Up to the last block of a stream; what would go on past it is never asked for (`Setting` bounds the vector)."""
     for case, result, _, key, nonce, block, text, out in CASES["chacha20"]:
         if result == "valid":
-            found = stream(bytes.fromhex(key), bytes.fromhex(nonce), int.from_bytes(bytes.fromhex(block), "little"), len(text) // 2)
+            found = stream(
+                bytes.fromhex(key), bytes.fromhex(nonce), int.from_bytes(bytes.fromhex(block), "little"), len(text) // 2
+            )
             assert xor(found, bytes.fromhex(text)).hex() == out, case
 
 
@@ -190,7 +193,11 @@ def test_identities():
     secret, public = CIPHERS.identity()
     signature = CIPHERS.sign(secret, b"text")
     CIPHERS.verify(public, signature, b"text")
-    for wrong in ((public, signature, b"texT"), (public, bytes(64), b"text"), (CIPHERS.identity()[1], signature, b"text")):
+    for wrong in (
+        (public, signature, b"texT"),
+        (public, bytes(64), b"text"),
+        (CIPHERS.identity()[1], signature, b"text"),
+    ):
         with pytest.raises(WireError):
             CIPHERS.verify(*wrong)
 

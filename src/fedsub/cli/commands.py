@@ -388,9 +388,31 @@ def bench(
             "of centralised SGD.",
         ),
     ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Instead: a secure sum of 100 clients × 100,000 values; a client's CPU time beside its masks alone "
+            "and beside bare ChaCha20.",
+        ),
+    ] = False,
+    flower: Annotated[
+        str | None,
+        typer.Option(help="With --secure: a Python that has flwr 1.41, to time a client of its SecAgg+ in turn."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure a round of every engine beside centralised SGD and a plain loop, in one interleaved run."""
     from fedsub.study.bench import main
 
-    main(names or None, rounds=rounds, growth=growth, compiled=compiled, zoo=zoo, mixture=mixture, json=json)
+    main(
+        names or None,
+        rounds=rounds,
+        growth=growth,
+        compiled=compiled,
+        zoo=zoo,
+        mixture=mixture,
+        secure=secure,
+        flower=flower,
+        json=json,
+    )

@@ -140,16 +140,16 @@ def distinct_masks(ciphers) -> bool:
 class Folds(Modern):
     """Seeded bug: masks from a 32-bit seed, folded from the key by XOR."""
 
-    def stream(self, key, *args):
+    def stream(self, key, nonce=bytes(12), block=0):
         word = np.bitwise_xor.reduce(np.frombuffer(key, "<u4")).tobytes()
-        return super().stream(word + bytes(28), *args)
+        return super().stream(word + bytes(28), nonce, block)
 
 
 class CutsOff(Modern):
     """Seeded bug: masks from the first 32 bits of the key."""
 
-    def stream(self, key, *args):
-        return super().stream(key[:4] + bytes(28), *args)
+    def stream(self, key, nonce=bytes(12), block=0):
+        return super().stream(key[:4] + bytes(28), nonce, block)
 
 
 def test_masks_from_a_seed_of_32_bits_are_found():

@@ -76,9 +76,9 @@ def test_the_ring_that_holds_a_sum():
         Segment("v", 1, q.bits(clients), q.most).prove(clients)
     with pytest.raises(MethodError):
         Quantiser(1.0, 2**32).bits(2**33)
-    for wrong in (dict(clip=0.0), dict(clip=np.inf), dict(clip=1.0, levels=1)):
+    for clip, levels in ((0.0, 9), (np.inf, 9), (np.nan, 9), (1.0, 1)):
         with pytest.raises(MethodError):
-            Quantiser(**wrong)
+            Quantiser(clip, levels)
 
 
 @pytest.mark.parametrize(("holders", "threshold"), [(1, 1), (2, 2), (5, 3), (100, 51), (287, 150)])

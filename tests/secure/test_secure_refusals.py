@@ -1,6 +1,7 @@
 """What clients and server refuse, and what a client never does whatever the server claims."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,9 +80,9 @@ def test_the_server_refuses_damage_and_second_answers(stage):
     for wrong in (
         dict(run=8), dict(round=4), dict(client=999_999_999), dict(view=bytes(32)), dict(stage=(stage + 2) % 10)
     ):  # fmt: skip
-        fields = {k: getattr(note, k) for k in ("stage", "run", "round", "client", "view")} | wrong
+        odd = replace(note, **wrong)
         with pytest.raises(WireError):
-            table.server.receive(wire.write(*fields.values(), bytes(note.body)))
+            table.server.receive(wire.write(odd.stage, odd.run, odd.round, odd.client, odd.view, note.body))
     for body in (bytes(note.body)[:-1], bytes(note.body) + b"\0", b""):
         with pytest.raises(WireError):
             table.server.receive(wire.write(stage, 7, 3, table.first, note.view, body))
@@ -100,7 +101,8 @@ def test_messages_of_another_session_are_refused():
     table, again = Table(), Table()
     assert table.run.setting.participants == again.run.setting.participants
     for stage in (wire.ROSTER, wire.INBOX, wire.SURVIVORS):
-        table.to(stage), again.to(stage)
+        table.to(stage)
+        again.to(stage)
         with pytest.raises(WireError, match="another session"):
             again.clients[again.first].receive(table.down[table.first])
         with pytest.raises(WireError):

@@ -34,7 +34,7 @@ def test_clients_that_drop_out_at_a_stage(stage, plan):
     """Until their masked values have arrived they are not in the sum, afterwards they are."""
     run = Run.of(13, seed=stage, **plan)
     gone = run.setting.participants[2:5]
-    summed = run.play(Silent(dict.fromkeys(gone, stage)))
+    summed = run.play(Silent(dict.fromkeys(gone, int(stage))))
     stay = set(run.setting.participants) - set(gone)
     assert set(summed.clients) == (stay if stage <= wire.MASKED else stay | set(gone))
     run.assert_exact(summed)
@@ -51,9 +51,9 @@ def test_clients_that_drop_out_at_every_stage():
 def test_too_few_end_without_a_sum(stage):
     run = Run.of(9)
     assert run.setting.threshold == 5
-    run.assert_exact(run.play(Silent(dict.fromkeys(run.setting.participants[:4], stage))))
+    run.assert_exact(run.play(Silent(dict.fromkeys(run.setting.participants[:4], int(stage)))))
     with pytest.raises(SecureSumError, match=r"5 are needed"):
-        run.play(Silent(dict.fromkeys(run.setting.participants[:5], stage)))
+        run.play(Silent(dict.fromkeys(run.setting.participants[:5], int(stage))))
 
 
 def test_one_client_is_refused():

@@ -138,12 +138,12 @@ class SecureClient:
         present, view = self._list(note, cursor)
         near = s.neighbours(present, self.place) if present[self.place] else self.near
         signed = SIGNATURE if self.known is not None else 0
-        told = cursor.matrix(len(near), KEY + signed)
+        told = cursor.rows(len(near), KEY + signed)
         cursor.end()
         self._check(present, "keys")
         if len(near) + 1 < s.threshold:
             raise SecureSumError(f"{len(near) + 1} clients are too few to hold shares, {s.threshold} open them.")
-        publics = [row[:KEY].tobytes() for row in told]
+        publics = [row[:KEY] for row in told]
         if len({*publics, self._public}) <= len(publics):
             raise SecureSumError("Two clients have the same key; somebody answers for several.")
         pairs: dict[int, keys.PairKeys] = {}
@@ -153,36 +153,36 @@ class SecureClient:
                 if self.known is not None:
                     if peer not in self.known:
                         raise WireError("No identity is registered for it.")
-                    self.ciphers.verify(self.known[peer], row[KEY:].tobytes(), keys.keys_text(s.digest, peer, public))
+                    self.ciphers.verify(self.known[peer], row[KEY:], keys.keys_text(s.digest, peer, public))
                 pairs[at] = keys.pair_keys(self._secret, self.me, self._public, peer, public, view, self.ciphers)
             except WireError as err:
                 raise SecureSumError(f"The key of client {peer} is refused by client {self.me}: {err}") from err
         holders = np.sort(np.append(near, self.place))
         shares = shamir.write(shamir.share([self._own, self._lock], len(holders), s.threshold, self.ciphers))
-        mine = dict(zip(holders.tolist(), shares.reshape(len(holders), 2 * shamir.SHARE), strict=True))
+        mine = dict(zip(holders.tolist(), wire.cut(shares.tobytes(), 2 * shamir.SHARE), strict=True))
         masks = np.frombuffer(b"".join(pairs[at].mask for at in near.tolist()), np.uint8).reshape(len(near), KEY)
         hidden = keys.locked(self._lock, self.me, masks, view, self.ciphers)
         parts: list[bytes] = []
-        for at, lock in zip(near.tolist(), hidden, strict=True):
+        for at, lock in zip(near.tolist(), wire.cut(hidden.tobytes(), KEY), strict=True):
             text = keys.shares_text(view, self.me, s.participants[at])
-            parts += [lock.tobytes(), self.ciphers.seal(pairs[at].seal, mine[at].tobytes(), text)]
-        self.held = {self.place: mine[self.place].tobytes()}
+            parts += [lock, self.ciphers.seal(pairs[at].seal, mine[at], text)]
+        self.held = {self.place: mine[self.place]}
         self.view, self.near, self.pairs, self.listed = view, near, pairs, [present]
-        return self._write(wire.SHARES, *parts)
+        return self._write(wire.SHARES, b"".join(parts))
 
     def _mask(self, note: wire.Note) -> bytes:
         """Inbox → open the peers' shares, mask the values."""
         s, cursor = self.setting, wire.Cursor(note.body)
         present, view = self._list(note, cursor)
         near = self.near[present[self.near]]
-        sealed = cursor.matrix(len(near), SEALED)
+        sealed = cursor.rows(len(near), SEALED)
         cursor.end()
         self._check(present, "shares")
         for at, row in zip(near.tolist(), sealed, strict=True):
             peer = s.participants[at]
             text = keys.shares_text(self.view, peer, self.me)
             try:
-                self.held[at] = self.ciphers.open(self.pairs[at].open, row.tobytes(), text)
+                self.held[at] = self.ciphers.open(self.pairs[at].open, row, text)
             except WireError as err:
                 raise SecureSumError(f"Client {self.me} leaves; the shares of client {peer}: {err}") from err
         given = self.values() if callable(self.values) else self.values
@@ -210,7 +210,7 @@ class SecureClient:
             parts.append(self.ciphers.sign(self.identity, text))
         self.view = view
         self.listed.append(present)
-        return self._write(wire.AGREE, *parts)
+        return self._write(wire.AGREE, b"".join(parts))
 
     def _unmask(self, note: wire.Note) -> bytes:
         """Agreements → one share of every peer, once enough vouched for the list of survivors."""
@@ -219,8 +219,8 @@ class SecureClient:
             raise WireError(f"Agreements are of another list than client {self.me}'s; they are left out.")
         agreed = cursor.clients(len(s.participants))
         near = self.near[agreed[self.near]]
-        tags = cursor.matrix(len(near), TAG)
-        signed = cursor.matrix(int(agreed.sum()), SIGNATURE if self.known is not None else 0)
+        tags = cursor.rows(len(near), TAG)
+        signed = cursor.rows(int(agreed.sum()), SIGNATURE if self.known is not None else 0)
         cursor.end()
         survivors, shared = self.listed[-1], self.listed[-2]
         if (agreed & ~survivors).any() or len(near) + 1 < s.threshold:
@@ -229,8 +229,8 @@ class SecureClient:
                 f"{s.threshold} are needed; nothing is told."
             )
         for at, row in zip(near.tolist(), tags, strict=True):
-            expected = self.ciphers.tag(self.pairs[at].check, keys.agree_text(self.view, s.participants[at]))
-            if not same(expected, row.tobytes()):
+            expected = self.ciphers.tag(self.pairs[at].tag, keys.agree_text(self.view, s.participants[at]))
+            if not same(expected, row):
                 raise SecureSumError(
                     f"Client {s.participants[at]} vouches for another list of survivors; nothing is told."
                 )
@@ -240,9 +240,9 @@ class SecureClient:
         size = shamir.SHARE
         answer = [self.held[at][:size] if survivors[at] else self.held[at][size:] for at in asked]
         self._forget()
-        return self._write(wire.UNMASK, *answer)
+        return self._write(wire.UNMASK, b"".join(answer))
 
-    def _signed(self, agreed: Array, signatures: Array) -> None:
+    def _signed(self, agreed: Array, signatures: list[bytes]) -> None:
         """With identities: at least ``least`` clients of the whole round signed the same list."""
         assert self.known is not None
         if int(agreed.sum()) < self.setting.least:
@@ -250,6 +250,6 @@ class SecureClient:
         for at, row in zip(agreed.nonzero()[0].tolist(), signatures, strict=True):
             peer = self.setting.participants[at]
             try:
-                self.ciphers.verify(self.known[peer], row.tobytes(), keys.agree_text(self.view, peer))
+                self.ciphers.verify(self.known[peer], row, keys.agree_text(self.view, peer))
             except (WireError, KeyError) as err:
                 raise SecureSumError(f"The list of survivors is not signed by client {peer}; nothing is told.") from err

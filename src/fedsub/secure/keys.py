@@ -1,8 +1,8 @@
 """Which key is for what: every key of a secure sum is derived here, and bound to one run of the protocol.
 
-Two clients u < v agree on one X25519 secret z_uv and make five keys of it, of which only the first may ever be told:
+Two clients u < v agree on one X25519 secret z_uv and make four keys of it, of which only the first may ever be told:
 
-    mask K_uv | sealing u→v | sealing v→u | tags u→v | tags v→u  =  HKDF(z_uv, salt = view, info = purpose, u, v, keys)
+    mask K_uv | sealing u→v | sealing v→u | tags  =  HKDF(z_uv, salt = view, info = purpose, u, v, public keys)
 
 where ``view`` is the digest of setting, session and the list of those who sent keys. A client also draws two secrets
 that it shares out: b_u, which makes its own mask, and a lock l_u. Locked under l_u, the server keeps K_uv of all of u's
@@ -15,29 +15,26 @@ values. That l_u fits what was announced is checked by a commitment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedsub.secure.ciphers import KEY, Ciphers
 from fedsub.secure.ring import Array
 
-_PAIR = b"fedsub secure sum 1: mask, seal up, seal down, tag up, tag down"
+_PAIR = b"fedsub secure sum 1: mask, seal up, seal down, tag"
 _OWN, _LOCK = b"fedsub secure sum 1: own mask", b"fedsub secure sum 1: lock"
 _OWN_FITS, _LOCK_FITS = b"fedsub secure sum 1: own fits", b"fedsub secure sum 1: lock fits"
 _SHARES, _AGREE = b"fedsub secure sum 1: shares", b"fedsub secure sum 1: agree"
 
 
-@dataclass(frozen=True)
-class PairKeys:
+class PairKeys(NamedTuple):
     """What one client of a pair has of their common keys."""
 
     mask: bytes
     seal: bytes  # for what it sends
     open: bytes  # for what it gets
-    tag: bytes
-    check: bytes
+    tag: bytes  # of either; what is tagged names its sender
 
 
 def number(client: int) -> bytes:
@@ -50,9 +47,9 @@ def pair_keys(
     """The keys that ``me`` shares with ``peer``; WireError for a public key that fixes the secret."""
     first = me < peer
     ends = (number(me), mine, number(peer), theirs) if first else (number(peer), theirs, number(me), mine)
-    made = ciphers.derive(ciphers.agree(secret, theirs), view, _PAIR + b"".join(ends), 5 * KEY)
-    mask, up, down, tag_up, tag_down = (made[i : i + KEY] for i in range(0, 5 * KEY, KEY))
-    return PairKeys(mask, up, down, tag_up, tag_down) if first else PairKeys(mask, down, up, tag_down, tag_up)
+    made = ciphers.derive(ciphers.agree(secret, theirs), view, _PAIR + b"".join(ends), 4 * KEY)
+    mask, up, down, tag = made[:KEY], made[KEY : 2 * KEY], made[2 * KEY : 3 * KEY], made[3 * KEY :]
+    return PairKeys(mask, up, down, tag) if first else PairKeys(mask, down, up, tag)
 
 
 def own_mask(own: bytes, client: int, view: bytes, ciphers: Ciphers) -> bytes:

@@ -43,8 +43,11 @@ class Note:
 
 def write(stage: int, run: int, round: int, client: int, view: bytes, *parts: bytes | memoryview) -> bytes:
     size = sum(len(part) for part in parts)
-    whole = b"".join([HEAD.pack(MAGIC, VERSION, stage, 0, run, round, client, view, size), *parts])
-    return whole + sha256(whole).digest()[:DIGEST]
+    head = HEAD.pack(MAGIC, VERSION, stage, 0, run, round, client, view, size)
+    digest = sha256(head)
+    for part in parts:
+        digest.update(part)
+    return b"".join([head, *parts, digest.digest()[:DIGEST]])
 
 
 def read(data: bytes, stages: tuple[int, ...]) -> Note:
@@ -68,6 +71,12 @@ def read(data: bytes, stages: tuple[int, ...]) -> Note:
     return Note(stage, run, round, client, view, whole[HEAD.size : -DIGEST])
 
 
+def cut(data: bytes | memoryview, width: int) -> list[bytes]:
+    """Pieces of ``width`` bytes."""
+    whole = bytes(data)
+    return [whole[i : i + width] for i in range(0, len(whole), width)]
+
+
 class Cursor:
     """Reads a body from its beginning; refuses to read past its end or to leave anything over."""
 
@@ -82,6 +91,9 @@ class Cursor:
 
     def matrix(self, rows: int, width: int) -> Array:
         return np.frombuffer(self.take(rows * width), np.uint8).reshape(rows, width)
+
+    def rows(self, count: int, width: int) -> list[bytes]:
+        return cut(self.take(count * width), width) if width else [b""] * count
 
     def clients(self, count: int) -> Array:
         """A list of clients, a bit for each of ``count``."""

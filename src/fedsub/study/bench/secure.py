@@ -28,6 +28,7 @@ from fedsub.secure.ring import zeros
 CLIENTS, VALUES, TURNS = 100, 100_000, 8
 MASKINGS = 10  # of a turn, of which the mean is taken as of the clients
 STAGES = ("quantise", "keys", "shares", "masked", "agree", "unmask")
+MEASURED = ("client", "server", "masks", "exchanges", "chacha")
 FLOWER = Path(__file__).with_name("flower_secagg.py")
 
 
@@ -37,15 +38,14 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """Seconds of every turn: a client by stage, the server, masks alone, ChaCha20 alone, Flower's client by stage."""
     turns = rounds or TURNS
-    out: dict[str, Any] = {"clients": clients, "values": values, "client": [], "server": [], "masks": [], "chacha": []}
-    out["flower"] = []
+    out: dict[str, Any] = {"clients": clients, "values": values, **{name: [] for name in (*MEASURED, "flower")}}
     with one_thread():
         for turn in range(turns + 1):
             progress(f"turn {turn} of {turns}")
             measured = _turn(clients, values, turn)
             theirs = _flower(flower, clients, values) if flower else None
             if turn:  # the first one pays for memory and imports
-                for name in ("client", "server", "masks", "chacha"):
+                for name in MEASURED:
                     out[name].append(measured[name])
                 out["bytes"] = {**measured["bytes"], "plain": 4 * values}
                 out["flower"] += [theirs] if theirs else []
@@ -99,8 +99,17 @@ def _turn(clients: int, values: int, turn: int) -> dict[str, Any]:
     masks = (time.process_time() - at) / MASKINGS
     return {
         "client": took, "server": served, "masks": masks, "chacha": _chacha(keys, setting.nbytes),
-        "bytes": {"up": sent, "down": got},
+        "exchanges": _exchanges(clients - 1, ciphers), "bytes": {"up": sent, "down": got},
     }  # fmt: skip
+
+
+def _exchanges(count: int, ciphers: Modern) -> float:
+    """X25519 with every neighbour, and nothing else."""
+    secret, publics = ciphers.pair()[0], [ciphers.pair()[1] for _ in range(count)]
+    at = time.process_time()
+    for public in publics:
+        ciphers.agree(secret, public)
+    return time.process_time() - at
 
 
 def _chacha(keys: list[bytes], size: int) -> float:
@@ -161,6 +170,7 @@ def table(found: dict[str, Any]) -> Table:
 
     staged("a client", found["client"])
     line("its masks alone", found["masks"])
+    line("its key exchanges alone", found["exchanges"])
     line("bare ChaCha20, the same bytes", found["chacha"])
     if found["flower"]:
         staged("a client of Flower's SecAgg+", found["flower"])

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from fedsub.running.result import Result, Target
     from fedsub.running.run import Interrupted, run
     from fedsub.running.trackers import MLflow, TensorBoard, WandB
+    from fedsub.serving.export import Exported, export
+    from fedsub.serving.predict import Predicted, predict
+    from fedsub.serving.recommend import recommend
     from fedsub.study import costs, theory
     from fedsub.study import diagnostics as diagnostics
     from fedsub.study.comparing import Comparison, compare
@@ -56,6 +59,7 @@ __all__ = [
     "ControlVariates",
     "Evaluate",
     "Everyone",
+    "Exported",
     "FedsubError",
     "Interrupted",
     "LambdaPath",
@@ -70,6 +74,7 @@ __all__ = [
     "OverSampledHolders",
     "Part",
     "Personal",
+    "Predicted",
     "Progress",
     "Prox",
     "Ranking",
@@ -93,6 +98,7 @@ __all__ = [
     "costs",
     "datasets",
     "errors",
+    "export",
     "factorisation",
     "heat",
     "load",
@@ -103,7 +109,9 @@ __all__ = [
     "models",
     "movielens",
     "movielens_like",
+    "predict",
     "put_rows",
+    "recommend",
     "run",
     "sampling",
     "schedules",
@@ -142,6 +150,9 @@ _HOMES = {
     "study.lambdas.choose": ("LambdaPath", "choose_lambda"),
     "study.tuning": ("Tuning", "tune"),
     "trees": ("Tree", "add_rows", "put_rows", "take_rows"),
+    "serving.export": ("Exported", "export"),
+    "serving.predict": ("Predicted", "predict"),
+    "serving.recommend": ("recommend",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

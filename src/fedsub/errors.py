@@ -11,7 +11,8 @@ A message says what was seen, what was expected and what to do next.
     ├── MethodError          slots that make no sense together, refused when the method is built
     ├── ConfigError          a configuration file, a flag or a task name is wrong
     ├── RunError             training cannot go on
-    │   └── NoUsableClient   a round in which no client delivered a usable update
+    │   ├── NoUsableClient   a round in which no client delivered a usable update
+    │   └── SecureSumError   a secure sum was given up: nothing was opened
     ├── WireError            a message between server and client is damaged, foreign or not what was waited for
     ├── CheckpointError      nothing on disk to resume from, or it belongs to another run
     └── MissingExtra         an optional dependency is not installed
@@ -69,6 +70,10 @@ class RunError(FedsubError, RuntimeError):
 
 class NoUsableClient(RunError):
     """No client of the round delivered a usable update."""
+
+
+class SecureSumError(RunError):
+    """A secure sum was given up, and nothing was opened: too few clients, or what came does not fit together."""
 
 
 class WireError(FedsubError, ValueError):

@@ -1,4 +1,4 @@
-"""The command line: `fedsub run`, `compare`, `tune`, `heat`, `data`, `methods`, `costs`, `bench`, `mixture`, `resume`.
+"""The command line: `fedsub run`, `compare`, `tune`, `predict`, `recommend`, `export`, `heat`, `data`, `methods` …
 
 Nothing here imports torch until a command needs it, so that help comes at once.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import commands, data, mixture
+from fedsub.cli import bench, commands, data, mixture, serving
 from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 
@@ -68,5 +68,7 @@ def main(
 
 
 commands.register(app)
+bench.register(app)
+serving.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(mixture.app, name="mixture")

@@ -17,11 +17,15 @@ from fedsub.disk.functions import find
 from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.experiment.config import parse, show
+from fedsub.study.experiment.evaluation import metric_files
 from fedsub.study.experiment.experiment import Experiment
 
 FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
 # May change between the start and a resume: they change no result. So may methods, seeds and rounds be added.
-FREE = ("run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "data.path")
+FREE = (
+    "run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "run.reference",
+    "data.path",
+)  # fmt: skip
 
 
 def default_out(name: str) -> Path:
@@ -82,8 +86,14 @@ def _write(out: Path, command: str, experiment: Experiment, methods: dict[str, d
     if spec is not None and (file := find(spec, experiment.base)):
         content["objective"] = {"file": str(file), "digest": digest(file)}
     if files := experiment.own_files():
-        content["own_methods"] = [{"file": str(f), "digest": digest(f)} for f in sorted(set(files.values()))]
+        content["own_methods"] = _digests(sorted(set(files.values())))
+    if found := metric_files(experiment.config.evaluate, experiment.base):
+        content["own_metrics"] = _digests(found)
     write_atomic(out / FILE, dump(content, indent=2))
+
+
+def _digests(files: list[Path]) -> list[dict[str, str]]:
+    return [{"file": str(file), "digest": digest(file)} for file in files]
 
 
 def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
@@ -134,7 +144,8 @@ def _config(folder: Path) -> dict[str, Any]:
 def _warnings(content: dict[str, Any]) -> list[str]:
     out = []
     objective = [("objective", content["objective"])] if "objective" in content else []
-    for what, known in [*objective, *(("method", own) for own in content.get("own_methods", []))]:
+    own = [(kind, file) for kind in ("method", "metric") for file in content.get(f"own_{kind}s", [])]
+    for what, known in [*objective, *own]:
         file = Path(known["file"])
         if not file.is_file():
             raise ConfigError(f"The {what}'s file {file} is gone; put it back to go on.")
@@ -162,9 +173,12 @@ def _read(out: Path) -> dict[str, Any]:
             isinstance(objective, dict) and all(isinstance(objective.get(k), str) for k in ("file", "digest"))
         ):
             wrong.append(f"objective is {show(objective)}")
-        own = content.get("own_methods", [])
-        if not isinstance(own, list) or not all(isinstance(o, dict) and {"file", "digest"} <= o.keys() for o in own):
-            wrong.append(f"own_methods is {show(own)}")
+        for kind in ("own_methods", "own_metrics"):
+            own = content.get(kind, [])
+            if not isinstance(own, list) or not all(
+                isinstance(o, dict) and {"file", "digest"} <= o.keys() for o in own
+            ):
+                wrong.append(f"{kind} is {show(own)}")
     if wrong:
         raise ConfigError(f"{path} was edited: {', '.join(wrong)}; restore it, or start again elsewhere.")
     if content["version"] > VERSION:

@@ -29,7 +29,7 @@ app = typer.Typer(
 NOT_HERE = (
     "clients_per_round", "rounds", "local_steps", "local_epochs", "lr", "seeds", "target", "stop_at_target", "lost",
     "every", "chunk", "workers", "compile", "device", "checkpoint_every", "tensorboard", "devices",
-    "validation", "split_per_seed",
+    "validation", "split_per_seed", "reference", "metric", "rank",
 )  # fmt: skip
 
 

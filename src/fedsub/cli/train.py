@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedsub.cli.progress import Follow
     from fedsub.data import Clients
     from fedsub.objective.losses import Loss
+    from fedsub.round.evaluate import Evaluate
     from fedsub.running.result import Target
     from fedsub.study.comparing import Comparison
 
@@ -41,7 +42,7 @@ def train(
         from fedsub.running.device import check_device
         from fedsub.study.comparing import compare
 
-        target = _target(config.run.target)
+        target, plan = _target(config.run.target), experiment.evaluation()
         experiment.methods(1)  # mistakes in settings come before minutes of reading
         check_device(config.run.device)
         cut, own_split = experiment.cuts(), config.split.per_seed
@@ -60,9 +61,10 @@ def train(
         tried = config.model.objective is not None or config.model.kind in ("linear", "factorisation")
         loss = objective(config.train.seed_list[0]).loss if tried else None
         if target is not None:
-            _check_metric(target, loss, [*first, *config.evaluate.slices])
+            _check_metric(target, loss, plan, [*first])
     if not methods:
         raise ConfigError("No method is named; give --methods fedavg,fedsubavg or a [methods] table.")
+    reference = experiment.reference(methods)
     claim = folder.claimed(out, command, experiment, experiment.settings(len(clients)))
     seeds, rounds = config.train.seed_list, config.train.rounds
     held_out = "".join(f"; {name}: {part.samples:,} samples" for name, part in first.items() if name != "train")
@@ -93,6 +95,7 @@ def train(
             start_state=config.run.start_state,
             target=target,
             devices=config.run.devices,
+            reference=reference,
             callbacks=callbacks,
             engine=config.run.engine,
             chunk=config.run.chunk,
@@ -103,7 +106,7 @@ def train(
             lost=config.run.lost,
             on_bad_update=config.run.on_bad_update,
             checkpoint_every=config.run.checkpoint_every,
-            evaluate=experiment.evaluation(),
+            evaluate=plan,
             settings={"model": config.model.model_dump(exclude_none=True), "label": clients.label},
         )
     report(comparison, out, view, command)
@@ -128,8 +131,9 @@ def finished(experiment: Experiment, out: Path) -> Comparison | None:
             notes += [f"{label}, seed {result.seed}: {said}" for said in changes_of_code(result.path)]
     if not results:
         return None
-    target = _target(experiment.config.run.target)
-    made = Comparison(results, target, path=out, notes=notes, devices=experiment.config.run.devices)
+    target, reference = _target(experiment.config.run.target), experiment.reference(results)
+    devices = experiment.config.run.devices
+    made = Comparison(results, target, path=out, notes=notes, devices=devices, reference=reference)
     made.metric = target.metric if target else next(iter(made.metrics()), made.metric)
     return made
 
@@ -154,6 +158,8 @@ def report(comparison: Comparison, out: Path, view: View, command: str) -> None:
             "report": str(page),
             "target": str(comparison.target) if comparison.target else None,
             "metric": comparison.metric,
+            "chosen_by": comparison.chosen_by,
+            "reference": comparison.reference,
             "notes": comparison.notes,
             "methods": comparison.rows(),
             "runs": [
@@ -210,12 +216,13 @@ def _target(text: str | None) -> Target | None:
     return None if text is None else Target.parse(text)
 
 
-def _check_metric(target: Target, loss: Loss | None, splits: list[str]) -> None:
+def _check_metric(target: Target, loss: Loss | None, plan: Evaluate, splits: list[str]) -> None:
     """A target on a metric that is never measured would be missed without a word. No loss: a built-in model's."""
-    from fedsub.objective.losses import Binary, measured
+    from fedsub.objective.losses import Binary
 
-    kinds = measured(Binary() if loss is None else loss)
-    known = [f"{split}.{kind}" for split in splits for kind in kinds]
+    loss = Binary() if loss is None else loss
+    known = [f"{split}.{kind}" for split in splits for kind in plan.measured(loss, split)]
+    known += [f"{name}.{kind}" for name in plan.slices for kind in plan.measured(loss, "train")]
     if target.metric not in known:
         raise ConfigError(f"The target {target} is about {target.metric!r}; {nearest(target.metric, known)}")
 

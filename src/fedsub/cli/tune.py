@@ -95,6 +95,7 @@ def tune(
     with view.busy("Loading"):
         searched = {axis.partition("=")[0].rpartition(".")[2].strip() for axis in grid}
         experiment.methods(1, searched)  # mistakes in settings come before minutes of reading
+        plan = replace(experiment.evaluation(), slices={})
         check_device(config.run.device)
         parts = experiment.split_with_validation(experiment.clients(), validation)
         train, held_out, both, test = parts
@@ -126,7 +127,7 @@ def tune(
                 workers=workers,
                 out=out,
                 resume=resume,
-                evaluate=replace(experiment.evaluation(), slices={}),
+                evaluate=plan,
                 # The engine must not depend on timings, or the last digits would change with the workers.
                 engine=config.run.engine if "engine" in config.run.model_fields_set else "batched",
                 watch=watch,

@@ -30,6 +30,8 @@ def experiment(
             value = _tables(value)
         elif flag == "--seed":
             value = [value]
+        elif flag == "--rank":
+            value = _ranking(raw, value)
         raw = _apply(raw, path, value)
     if not raw.get("methods"):
         raw["methods"] = {name: {} for name in default}
@@ -97,6 +99,13 @@ def _apply(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
                 for label, own in below["methods"].items()
             }
     return below
+
+
+def _ranking(raw: dict[str, Any], column: str) -> dict[str, Any]:
+    """What the configuration says of a ranking, of this column."""
+    evaluate = raw.get("evaluate")
+    given = evaluate.get("ranking") if isinstance(evaluate, dict) else None
+    return {**(given if isinstance(given, dict) else {}), "item": column}
 
 
 def _tables(texts: list[str]) -> list[str] | dict[str, list[str]]:

@@ -18,7 +18,7 @@ id j is S(i)[j].
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never
 
@@ -91,6 +91,7 @@ class Clients:
     label: str | None = None
     fingerprint: str = ""
     source: str = ""
+    reading: Mapping[str, Any] = field(default_factory=dict)  # how a table was read, for more of its kind
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

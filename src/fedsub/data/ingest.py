@@ -84,7 +84,10 @@ def from_file(
     plan = Plan.of(options.pop("ids", None), **options)
     places = Places(file.lines) if file.kind in TEXT else ROWS
     try:
-        return replace(_from_table(file.scan(), client, plan, places), source=str(file.path))
+        made = _from_table(file.scan(), client, plan, places)
+        text = {"separator": separator, "encoding": encoding}
+        given = {name: value for name, value in text.items() if value is not None}
+        return replace(made, source=str(file.path), reading={**made.reading, **given})
     except ColumnError as error:
         raise ColumnError(*error.problems, where=str(file.path)) from error
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -93,6 +96,14 @@ def from_file(
             with suppress(pl.exceptions.PolarsError, OSError), _collected(problems):
                 _from_table(file.scan(cut=True), client, plan, places)
         raise ColumnError(*problems) from error
+
+
+def as_table(frame: Any) -> pl.DataFrame:
+    """Any supported frame, or a dict of arrays, as it is."""
+    if isinstance(frame, Mapping):
+        return pl.DataFrame([_series(str(name), data) for name, data in frame.items()])
+    names, fetch = _columns(frame)
+    return fetch(names)
 
 
 def from_arrays(
@@ -123,7 +134,8 @@ def from_arrays(
                 f"Column {one.name!r} has {len(one):,} entries but {next(iter(series))!r} has {length:,}; "
                 "every array needs one entry per sample."
             )
-    return _build(pl.DataFrame(list(series.values())), owners, plan, ROWS)
+    reading = {"client": client} if isinstance(client, str) else {}
+    return replace(_build(pl.DataFrame(list(series.values())), owners, plan, ROWS), reading=reading)
 
 
 # ---------------------------------------------------------------------- any input -> polars
@@ -138,7 +150,8 @@ def _from_table(frame: Any, client: Any, plan: Plan, places: Places) -> Clients:
     names = list(dict.fromkeys([client, *plan.sources]))
     _require(names, present)
     table = fetch(names)
-    return _build(table.select(plan.sources), table[client], plan, places)
+    reading = {"client": client, **({"max_len": plan.max_len} if plan.max_len is not None else {})}
+    return replace(_build(table.select(plan.sources), table[client], plan, places), reading=reading)
 
 
 def _columns(frame: Any) -> tuple[list[str], Callable[[list[str]], pl.DataFrame]]:

@@ -75,13 +75,18 @@ class TableFile:
         except (pl.exceptions.PolarsError, OSError) as error:
             raise DataError(self.unreadable(error)) from error
 
-    def scan(self, *, cut: bool = False) -> pl.LazyFrame:
-        """The table; ``cut`` reads lines that are too long as far as the header goes."""
+    def scan(self, *, cut: bool = False, words: Sequence[str] = ()) -> pl.LazyFrame:
+        """The table; ``cut`` reads lines that are too long as far as the header goes, ``words`` are columns of text."""
         if self.kind not in TEXT:
             return pl.scan_parquet(self.path, glob=False)
         # The whole file decides the types: an id like "7a" may come after a million plain numbers.
         return pl.scan_csv(
-            self._source(), separator=self.separator, infer_schema_length=None, glob=False, truncate_ragged_lines=cut
+            self._source(),
+            separator=self.separator,
+            infer_schema_length=None,
+            glob=False,
+            truncate_ragged_lines=cut,
+            schema_overrides=dict.fromkeys(words, pl.String()),
         )
 
     def _source(self) -> Path | io.BytesIO:

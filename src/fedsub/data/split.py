@@ -109,7 +109,9 @@ def _take(clients: Clients, samples: Array, owners: Array) -> Clients:
 
 def _reassemble(clients: Clients, client_ids: Array, offsets: Array, columns: list[Column]) -> Clients:
     spaces = list(clients.spaces.values())
-    return assemble(client_ids, offsets, columns, spaces, label=clients.label, source=clients.source)
+    return assemble(
+        client_ids, offsets, columns, spaces, label=clients.label, source=clients.source, reading=clients.reading
+    )
 
 
 def global_rows(clients: Clients, column: Column, samples: Array, owners: Array) -> Column:

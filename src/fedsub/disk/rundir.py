@@ -1,7 +1,7 @@
 """The directory of one training run: what it was asked to do, what happened, and where to go on.
 
 config.json      the full configuration, written once
-versions.json    python, torch, numpy, fedsub, platform
+versions.json    python, torch, numpy, fedsub, platform; command line, data, commits (`fedsub.disk.provenance`)
 metrics.jsonl    one line a round; the same bytes whether or not the run was interrupted
 traffic.jsonl    bytes per client
 samples.npy      how many training samples each client has, for estimates of time (`fedsub.study.costs`)
@@ -70,8 +70,13 @@ class RunDir:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def start(self, config: Mapping[str, Any], free: Free | None = None) -> None:
-        """Take the directory for this process; the configuration must be the one it was started with (see `check`)."""
+    def start(
+        self, config: Mapping[str, Any], free: Free | None = None, origin: Mapping[str, Any] | None = None
+    ) -> None:
+        """Take the directory for this process; the configuration must be the one it was started with (see `check`).
+
+        ``origin``: where the run comes from, kept beside the versions.
+        """
         if self._lock is not None:
             raise RunError(f"{self.path} is already started in this process; use the same RunDir.")
         with writing(self.path):
@@ -81,7 +86,7 @@ class RunDir:
             self._check_ours()  # again: another process may have filled it before the lock was ours
             remove_temporaries(self.path)
             self.check(config, free)
-            changed = self._write_versions()
+            changed, resumed_by = self._write_versions(origin or {})
             if not self.started:
                 write_atomic(self.path / "config.json", dump(config, indent=2))
             with writing(self.checkpoints):
@@ -89,6 +94,8 @@ class RunDir:
             remove_temporaries(self.checkpoints)
             for name in LOGS:
                 self._logs[name] = JsonLines(self.path / f"{name}.jsonl")
+            if resumed_by:
+                self.log_event(f"Resumed by: {resumed_by}")
             if changed:
                 self.log_event(f"Resumed with other versions ({changed}); results may differ in the last digits.")
         except BaseException:
@@ -229,15 +236,18 @@ class RunDir:
                 "Use the same configuration to resume it, or choose another --out."
             )
 
-    def _write_versions(self) -> str:
-        """Write the versions once; later, say which of them changed."""
+    def _write_versions(self, origin: Mapping[str, Any]) -> tuple[str, str]:
+        """Write the versions once; later, say which of them changed, and the command line if it is another one."""
         path = self.path / "versions.json"
         now = {"format": FORMAT, "version": VERSION, **versions()}
         if not path.exists():
-            write_atomic(path, dump(now, indent=2))
-            return ""
+            write_atomic(path, dump({**now, **origin}, indent=2))
+            return "", ""
         before = _read(path)
-        return ", ".join(f"{k} {v}, before {before.get(k)}" for k, v in now.items() if before.get(k) != v)
+        now |= {"commit": origin["commit"]} if "commit" in before and "commit" in origin else {}
+        changed = ", ".join(f"{k} {v}, before {before.get(k)}" for k, v in now.items() if before.get(k) != v)
+        other = "command" in before and origin.get("command", "") != before["command"]
+        return changed, str(origin.get("command", "")) if other else ""
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What a run directory keeps so that its model comes back without the data (`fedsub.load` reads it).
 
 At the start:
-    model.json            how the module is made again, which vocabulary is where, what is personal
+    model.json            how the module is made again, what the data looked like, which vocabulary is where, what is
+                          personal
     vocabulary/*.parquet  the original id of every row of a space: columns row, id
     clients.parquet       the clients' ids, and
     held.safetensors      the rows that each holds of a personal table; both for personal parameters only
@@ -29,7 +30,7 @@ from fedsub.disk.tensorfile import Source, TensorFile, savable
 from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm
 from fedsub.objective.problem import Problem
-from fedsub.objective.recipe import fits
+from fedsub.objective.recipe import fits, shape_of
 from fedsub.round.predict import PersonalModel
 from fedsub.trees import Tree
 
@@ -48,6 +49,7 @@ def begin(folder: Path, problem: Problem, method: Algorithm, model: Tree | Perso
         "format": FORMAT,
         "version": VERSION,
         "recipe": objective.recipe if fits(objective.recipe, objective.module) else None,
+        "data": shape_of(problem.clients),
         "vocabulary": _write_vocabularies(folder / VOCABULARY, problem),
         "personal": None,
         "owes": isinstance(method, Method) and bool(method.server.lazy),

@@ -51,6 +51,7 @@ class Trained:
     vocabulary: Mapping[str, np.ndarray | None] = field(repr=False)
     personal: PersonalParams | None = field(default=None, repr=False)
     recipe: Mapping[str, Any] | None = field(default=None, repr=False)
+    data: Mapping[str, Any] | None = field(default=None, repr=False)  # its shape (`fedsub.objective.recipe`)
     notes: tuple[str, ...] = ()
 
     @property
@@ -122,7 +123,8 @@ def load(path: str | os.PathLike[str]) -> Trained:
         notes += [OWES] if about.get("owes") else []
     return Trained(
         folder, config, number, result is not None, values, _vocabulary(folder, about),
-        _personal(folder, about.get("personal"), files, snapshot), about.get("recipe"), tuple(notes),
+        _personal(folder, about.get("personal"), files, snapshot), about.get("recipe"),
+        about.get("data") or (about.get("recipe") or {}).get("data"), tuple(notes),
     )  # fmt: skip
 
 

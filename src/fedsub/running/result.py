@@ -17,6 +17,7 @@ from fedsub.objective.numbering import stamped
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import template
+from fedsub.round.predict import PersonalModel
 from fedsub.trees import Tree
 
 _OPS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -104,6 +105,7 @@ class Result:
     problem: Problem | None = field(default=None, repr=False)
     directions: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the user's own metrics and rankings
     objective: Callable[[], Objective] | None = field(default=None, repr=False)  # makes it, where it is known
+    personal: PersonalModel | None = field(default=None, repr=False)  # what each client has of its own, if it has
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """(rounds, values) of a metric, where it was measured."""
@@ -131,6 +133,24 @@ class Result:
         if not values:
             return float("nan")
         return max(values) if self.better(metric) == "higher" else min(values)
+
+    def last(self, metric: str) -> float:
+        """The value of a metric in its last evaluation; nan if it was never measured after training began."""
+        rounds, values = self.series(metric)
+        return float(values[-1]) if rounds and rounds[-1] > 0 else float("nan")
+
+    def best_round(self, metric: str) -> int | None:
+        """The first round with the `best` value of a metric, or None."""
+        best = self.best(metric)
+        return next((n for n, v in zip(*self.series(metric), strict=True) if n > 0 and v == best), None)
+
+    def chosen(self, metric: str, by: str) -> float:
+        """The value of a metric in the best round by another one, such as "test.auc" by "validation.auc"; or nan.
+
+        One model of the run, chosen without a look at what it is judged by; `best` is the best of many.
+        """
+        number = self.best_round(by)
+        return next((float(v) for n, v in zip(*self.series(metric), strict=True) if n == number), float("nan"))
 
     def better(self, metric: str) -> str:
         """Whether "higher" or "lower" values of a metric are better."""
@@ -160,8 +180,8 @@ class Result:
             return stamped(made.eval(), {name: space.vocabulary for name, space in self.problem.tables.items()})
         if self.path is None:
             raise RunError(
-                f"The trained parameters of {self.method}, seed {self.seed}, were not kept: a comparison keeps them in "
-                "its directory only. Give it one (out=…), or train this method with fedsub.run."
+                f"The trained parameters of {self.method}, seed {self.seed}, were not kept: those of all runs together "
+                "are too large for memory. Give the comparison a directory (out=…)."
             )
         from fedsub.running.load import load
 

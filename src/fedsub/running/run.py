@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fedsub.round.quiet import one_thread, same_random_state
 from fedsub.running import keep
 from fedsub.running.callbacks import Callback
 from fedsub.running.device import check_device
+from fedsub.running.origin import origin
 from fedsub.running.result import Result, Target
 from fedsub.running.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
 from fedsub.running.start import WarmStart
@@ -98,7 +100,11 @@ def run(
     params = problem.params(torch.device(device), copy=copy)
     rows = begin.fill(params, problem) if begin is not None else {}
     with one_thread(), same_random_state(params):
-        session = Session(problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code)
+        parts = _splits(clients, test, validation, splits)
+        come_from = partial(origin, method, objective, clients, parts, evaluate or Evaluate())
+        session = Session(
+            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from
+        )
         try:
             if session.started:  # a configuration that differs is refused first
                 session.open()
@@ -111,9 +117,7 @@ def run(
             if begin is not None and session.restored is None:
                 for sentence in begin.carry(ready.trainer, method, rows):
                     session.event(sentence)
-            evaluator = Evaluator(
-                problem, _splits(clients, test, validation, splits), evaluate or Evaluate(), ready.columns, clients
-            )
+            evaluator = Evaluator(problem, parts, evaluate or Evaluate(), ready.columns, clients)
             initial = session.history[0] if session.history else evaluate_at(ready.trainer, evaluator, 0)
             if goal is not None:
                 _check_target(goal, initial)

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from fedsub.method.training import Trains
 from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
+from fedsub.round.predict import PersonalModel
 from fedsub.running import going_on, keep
 from fedsub.running.now import Now
 from fedsub.running.result import Result, Target, divergence
@@ -35,10 +37,11 @@ class Session:
     """A run in this process. Making it only looks at ``out``; `open` takes the directory and restores from it."""
 
     def __init__(
-        self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False
-    ):
+        self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False,
+        origin: Callable[[], dict[str, Any]] = dict,
+    ):  # fmt: skip
         self.problem, self.method, self.params, self.config = problem, method, params, config
-        self.callbacks, self.every = callbacks, every
+        self.callbacks, self.every, self.origin = callbacks, every, origin
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.first, self.spent, self.engine_name = 1, 0.0, ""
@@ -65,7 +68,7 @@ class Session:
             return
         self._refuse_started()
         other = going_on.compare_with(self.dir, self.config, self.method, force_code=self.force_code)
-        self.dir.start(self.config, going_on.free)
+        self.dir.start(self.config, going_on.free, self.origin())
         self.opened = True
         if other.rounds_before is not None:
             self.dir.ask_for(self.config["rounds"])
@@ -164,7 +167,8 @@ class Session:
                 if interrupted() and not last and not done:
                     raise Interrupted(self._how_to_resume(number))
             trainer.settle(number)
-            final = evaluator.final(trainer.model(number))
+            model = trainer.model(number)
+            final = evaluator.final(model)
             self._tell_of(evaluator)
         if said := divergence(self.history):
             self.event(said)
@@ -181,9 +185,9 @@ class Session:
             params=self.params,
             problem=self.problem,
             directions=evaluator.plan.directions,
+            personal=model if isinstance(model, PersonalModel) else None,
         )
         if self.dir is not None:
-            model = trainer.model(number)
             keep.begin(
                 self.dir.path, self.problem, self.method, model
             )  # not there yet if an older fedsub started the run

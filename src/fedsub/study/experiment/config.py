@@ -160,6 +160,7 @@ class Run(Section):
     lost: Annotated[float, Field(ge=0, lt=1)] = 0.0
     on_bad_update: Literal["skip", "raise"] = "skip"
     target: str | None = None
+    reference: str | None = None  # the method that the others are compared with, by label or name
     stop_at_target: bool = False
     tensorboard: bool = False
     devices: Literal["phones", "datacentre", "none"] = "phones"
@@ -177,11 +178,30 @@ class Slice(Section):
     unseen: bool = False
 
 
+class Rank(Section):
+    """The settings of `fedsub.Ranking`; "all" stands for its None."""
+
+    item: str
+    k: Count | list[Count] | None = None
+    metrics: list[str] | None = None
+    candidates: Count | None = None
+    liked: int | float | All | None = None
+    exclude_seen: bool | None = None
+    split: str | None = None
+    clients: Count | All | None = None
+    final_clients: Count | All | None = None
+    seed: int | None = None
+
+
 class Evaluation(Section):
+    """``metrics``: functions of the user's own, "file.py:function", or {name = "file.py:function"}."""
+
     every: Count = 10
     samples: Count | All | dict[str, Count | All] = 10_000
     final_samples: Count | All = 200_000
     slices: dict[str, Slice] = {}
+    metrics: list[str] | dict[str, str] = []
+    ranking: Rank | None = None
 
 
 class Tune(Section):
@@ -194,7 +214,7 @@ class Tune(Section):
     grid: list[str] = []
     search: Literal["grid", "random", "optuna"] | None = None
     trials: Count | None = None
-    select: Annotated[str, Field(pattern=r"^(rounds|(final|best)(:\w+)?)$")] = "final"
+    select: Annotated[str, Field(pattern=r"^(rounds|(final|best)(:[\w@]+)?)$")] = "final"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     rounds: Count | None = None
     winners_of: str | None = None
@@ -289,6 +309,8 @@ def _explain(error: ValidationError, origin: str) -> str:
         name = ".".join(path)
         if item["type"] == "extra_forbidden":
             lines[name] = f"there is no setting {name!r}; {_nearest(path)}"
+        elif item["type"] == "missing":
+            lines[name] = f"{name} is missing; give {' or '.join(words(annotation))}."
         elif item["type"] == "value_error":
             said = item["msg"].removeprefix("Value error, ")
             lines[name] = f"{name}: {said}." if name else f"{said}."
@@ -321,6 +343,8 @@ def _follow(loc: tuple[int | str, ...]) -> tuple[list[str], Any]:
 
 
 def _section(annotation: Any) -> type[Section] | None:
+    if get_origin(annotation) in (Union, UnionType):  # one that may be left out
+        annotation = next((part for part in get_args(annotation) if _section(part)), None)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
@@ -328,11 +352,13 @@ def _nearest(path: list[str]) -> str:
     """The setting that was probably meant: one of the same name elsewhere, or a similar one here."""
     sections = {name: s for name, f in Config.model_fields.items() if (s := _section(f.annotation))}
     for name, section in sections.items():
-        if path[-1] in section.model_fields:
+        if path[-1] in section.model_fields and len(path) <= 2:
             return f"did you mean '{name}.{path[-1]}'?"
-    own = sections.get(path[0]) if len(path) > 1 else Config
+    own: type[BaseModel] = Config
+    for step in path[:-1]:
+        own = _section(own.model_fields[step].annotation) or own
     prefix = "".join(f"{step}." for step in path[:-1])
-    return nearest(".".join(path), [prefix + field for field in (own or Config).model_fields])
+    return nearest(".".join(path), [prefix + field for field in own.model_fields])
 
 
 def words(annotation: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from fedsub.errors import ConfigError, DataError, nearest
 from fedsub.method.names import normal
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import Config, merge, parse, show, words
+from fedsub.study.experiment.evaluation import plan_of
 from fedsub.study.experiment.making import OwnMethod, is_own, own_method
 
 if TYPE_CHECKING:
@@ -203,17 +204,7 @@ class Experiment:
 
     def evaluation(self) -> Evaluate:
         """When and on what is evaluated."""
-        from fedsub.round.evaluate import Evaluate, Seen
-
-        plan = self.config.evaluate
-        slices = {name: Seen(s.split, tuple(s.columns), s.unseen) for name, s in plan.slices.items()}
-
-        def count(given: int | str) -> int | None:
-            return None if given == "all" else int(given)
-
-        given = plan.samples
-        samples = {k: count(n) for k, n in given.items()} if isinstance(given, dict) else count(given)
-        return Evaluate(plan.every, samples, count(plan.final_samples), slices)
+        return plan_of(self.config.evaluate, self.base)
 
     def cohort(self, population: int) -> int | None:
         """Clients per round for methods that do not say; None is everyone."""
@@ -237,6 +228,16 @@ class Experiment:
             elif not set(lacking) <= set(searched):
                 raise ConfigError(f"methods.{label}: {name} needs the setting {lacking[0]!r}; give it a value.")
         return out
+
+    def reference(self, labels: Iterable[str]) -> str | None:
+        """The label of the method that the others are compared with, if one is named; by label or by name."""
+        given, known = self.config.run.reference, [*labels]
+        if given is None or given in known:
+            return given
+        found = [label for label in known if normal(label) == normal(given)]
+        if len(found) != 1:
+            raise ConfigError(f"run.reference is {given!r}, which is none of the methods; {nearest(given, known)}")
+        return found[0]
 
     def own_method(self, spec: str, where: str = "methods") -> OwnMethod:
         """The function of the user's own that makes a method."""

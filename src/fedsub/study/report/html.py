@@ -25,6 +25,8 @@ def e(text: str) -> Html:
     out = escape(visible(text))
     for sign in "≤≥±":
         out = out.replace(f"{sign} ", f"{sign}&nbsp;")
+    for sign in "+−":  # the further end of an interval
+        out = out.replace(f" to {sign}", f" to&nbsp;{sign}")
     return Html(out)
 
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from fedsub.study.report import clients, facts
 from fedsub.study.report import words as w
 from fedsub.study.report.charts import by_metric
+from fedsub.study.report.columns import columns, folds, mark, notes
 from fedsub.study.report.figures import Figures
 from fedsub.study.report.html import e, link, table
-from fedsub.study.report.table import COMMANDS, columns, labels, notes, remarks, row_names
+from fedsub.study.report.table import COMMANDS, labels, remarks, row_names
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
 
+ABREAST = 11  # columns that a window of 1300 pixels shows side by side; further ones stand beneath
 TABLES = ("table.csv", "table.md", "table.tex")
 Section = tuple[str, str, str]  # its id, its heading, its HTML
 
@@ -73,10 +75,14 @@ def lead(comparison: Comparison) -> str:
 
 def results(comparison: Comparison) -> str:
     body, names = columns(comparison), row_names(comparison)
-    head = ["method", *(col.heading for col in body)]
-    rows = [[name, *(col.cells[i] for col in body)] for i, name in enumerate(names)]
-    bold = "The best value of each column is bold. " if any(col.best for col in body) else ""
-    shown = table(head, rows, "results", kind="result", best=[col.best for col in body])
+    bold = f"Bold: {mark(comparison)}. " if any(col.best for col in body) else ""
+    shown = ""
+    tables = -(-len(body) // ABREAST)
+    room = min(ABREAST, -(-len(body) // tables) + 1)  # about as many in each
+    for some in folds(body, [1 for _ in body], room):
+        head = ["method", *(body[j].heading for j in some)]
+        rows = [[name, *(body[j].cells[i] for j in some)] for i, name in enumerate(names)]
+        shown += table(head, rows, "results", kind="result", best=[body[j].best for j in some])
     said = "".join(f"<p>{e(note)}</p>\n" for note in remarks(comparison))
     return f'{shown}{said}<p class="small">{e(bold + " ".join(notes(comparison)))}</p>\n'
 
@@ -132,10 +138,12 @@ def runs(found: list[facts.Run], folder: Path | None = None) -> str:
             name = link(run.folder, folder, name)
         rows.append([name, str(r.seed), r.engine, f"{last:,}", w.seconds(r.seconds), w.size(r.peak_bytes)])
     text: str = table(["method", "seed", "engine", "rounds", "seconds", "peak memory"], rows, "runs")
-    prints = {(k, v): None for run in found for k, v in run.fingerprints.items()}
-    if prints:
-        rows = [["training" if k == "data" else f"evaluated: {k}", v] for k, v in prints]
-        text += f"<h3>Data</h3>\n{table(['use', 'fingerprint'], rows, 'fingerprints of the data')}"
+    if lines := facts.commands(found):
+        text += f"<h3>Command</h3>\n<pre><code>{e(chr(10).join(lines))}</code></pre>\n"
+    if rows := facts.data(found):
+        text += f"<h3>Data</h3>\n{table(['use', 'path', 'fingerprint'], rows, 'data')}"
+    if rows := facts.code(found):
+        text += f"<h3>Code</h3>\n{table(['file', 'commit', 'digest'], rows, 'code')}"
     known = any(run.versions for run in found)
     text += f"<h3>Versions{'' if known else ' when this page was written'}</h3>\n"
     return text + table(["name", "version"], facts.versions(found).items(), "versions")

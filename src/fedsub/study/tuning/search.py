@@ -9,13 +9,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from fedsub.checks import check_seed, check_whole, is_number
 from fedsub.data.clients import Clients
 from fedsub.disk.files import dump, remove_temporaries, write_atomic, writing
+from fedsub.disk.provenance import provenance
+from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError, nearest
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
@@ -110,8 +112,8 @@ def tune(
 
     ``validation``: the share of every client's samples in ``clients`` that settings are chosen by (or Clients that
     are not among ``clients``); training sees the rest only, also for heat and submodels. ``select``: "final", "best"
-    (validation loss after the last, or the best, round; "best:auc" by another metric) or "rounds" to a ``target``
-    such as train.ce<=0.65.
+    (validation loss after the last, or the best, round; "best:auc" by another metric, also one of your own) or
+    "rounds" to a ``target`` such as train.ce<=0.65.
     The winner of each method is trained again for every seed, on the same part (``retrain=True``: with the
     validation data) and evaluated on the whole of ``test``, which nothing reads before.
 
@@ -119,7 +121,8 @@ def tune(
     missing, also for a wider grid. ``options`` go to `run`.
     """
     _check(workers, trials, search, search_seed, rounds, options)
-    criterion = Criterion.make(select, target)
+    plan = evaluate or Evaluate()
+    criterion = Criterion.make(select, target, plan.directions)
     watch = watch or Watch()
     found = space.make_candidates(methods)
     axes = space.make_axes(grid)
@@ -128,13 +131,12 @@ def tune(
     own, notes = space.assign(found, axes)
     kind, count = _how(own, search, trials)
     folder = Path(out) if out is not None else None
-    plan = evaluate or Evaluate()
     bench = Bench(
         objective, train, {"train": train, "validation": held_out}, {"engine": engine, "evaluate": plan, **options},
         folder and folder / "trials",
     )  # fmt: skip
     first = bench.objective_of(seeds[0])
-    criterion.check(first.loss)
+    criterion.check(first.loss, plan)
     named = {"validation": held_out} | ({"test": _named("test", test)} if test is not None else {})
     Evaluator(Problem.bind(first, train), named, plan, ())  # data that do not fit are refused before hours of training
     job = _Search(found, own, seeds, rounds, criterion, Crew(bench, workers), watch)
@@ -161,7 +163,7 @@ def tune(
             last = replace(plan, every=rounds, final_samples=None)  # all test samples, and only at the end
             final = replace(
                 bench, clients=data, splits=splits, options={**bench.options, "evaluate": last},
-                folder=folder and folder / "winners", keep=True,
+                folder=folder and folder / "winners", keep=True,  # with their models
             )  # fmt: skip
             with Crew(final, workers) as crew:
                 job.test(tuning, crew)
@@ -271,6 +273,10 @@ class _Search:
         done = run_all(crew, [job for _, job in jobs], self.watch, "Winners")
         for label in tuning.chosen:
             tuning.tested[label] = [done[job.name] for _, job in jobs if job.label == label]
+        for job in (job for _, job in jobs):
+            if (result := done[job.name].result) is not None:  # which came without its data, perhaps from elsewhere
+                result.objective = partial(crew.bench.objective_of, job.seed)
+                result.problem = Problem.bind(result.objective(), crew.bench.clients) if result.params else None
 
 
 def _how(own: dict[str, list[space.Axis]], search: Any, trials: int | None) -> tuple[str, int | None]:
@@ -360,4 +366,7 @@ def _open(folder: Path, resume: bool, content: dict[str, Any]) -> None:
             (folder / part).mkdir(parents=True, exist_ok=True)
             with suppress(OSError):
                 remove_temporaries(folder / part)
-    write_atomic(folder / FILE, dump({"format": "fedsub-tune", "version": 1, **content}, indent=2))
+    write_atomic(
+        folder / FILE,
+        dump({"format": "fedsub-tune", "version": 1, **content, "made_with": {**versions(), **provenance()}}, indent=2),
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 
 from fedsub.running.result import mean_std
+from fedsub.study.paired import Interval, paired
 from fedsub.study.report import words as w
 from fedsub.study.tuning.choose import show
 
@@ -28,7 +29,7 @@ KINDS = ("ce", "loss", "auc", "accuracy")  # half_ce is ce again
 def trial_rows(tuning: Tuning) -> Rows:
     """A heading and one row per method, setting and seed, in the order of the search."""
     trials = [t for s in tuning.settings for t in s.trials]
-    measured = [f"{split}.{kind}" for split in ("train", "validation") for kind in _kinds(trials, split)]
+    measured = [f"{split}.{kind}" for split in ("train", "validation") for kind in _kinds(tuning, trials, split)]
     head = ["method", "trial", *tuning.axes, "seed", "rounds", "status", tuning.criterion.title]
     rows = [[*head, *(f"final {name}" for name in measured), "best validation loss", "at round", "chosen", "note"]]
     for setting in tuning.settings:
@@ -64,7 +65,7 @@ def setting_rows(tuning: Tuning) -> Rows:
 def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], heads: tuple[str, ...]) -> Rows:
     """A row per method; ``cell`` makes the cells of one quantity, which ``heads`` tell apart."""
     tested = [t for trials in tuning.tested.values() for t in trials]
-    kinds = _kinds(tested, "test")
+    kinds = _kinds(tuning, tested, "test")
     criterion = tuning.criterion
     columns = [criterion.title]
     if criterion.select == "rounds":
@@ -89,10 +90,28 @@ def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], he
     return rows
 
 
+def difference_rows(tuning: Tuning, cell: Callable[[Interval | None], list[str]], heads: tuple[str, ...]) -> Rows:
+    """A row per method: the paired intervals of its test metrics' differences to the first method, seed by seed."""
+    tested = tuning.tested
+    reference = next((label for label in tuning.counts if label in tested), None)
+    if reference is None or len(tested) < 2 or max(map(len, tested.values())) < 2:
+        return []
+    kinds = _kinds(tuning, [t for trials in tested.values() for t in trials], "test")
+    by_seed = {
+        label: {k: {t.seed: t.metric("test", k) for t in found} for k in kinds} for label, found in tested.items()
+    }
+    rows = [["", *(f"test {kind} minus {w.one_line(reference)}{head}" for kind in kinds for head in heads)]]
+    for label in tuning.counts:
+        found = by_seed.get(label) if label != reference else None
+        intervals = [paired(found[kind], by_seed[reference][kind]) if found else None for kind in kinds]
+        rows.append([label, *(text for interval in intervals for text in cell(interval))])
+    return rows
+
+
 def decile_rows(tuning: Tuning) -> Rows:
     """The test split by heat decile: a row per method, seed and decile."""
     tested = [t for trials in tuning.tested.values() for t in trials]
-    kinds = _kinds(tested, "test")
+    kinds = _kinds(tuning, tested, "test")
     rows = [["method", "seed", "decile", "samples", *kinds]]
     for label, trials in tuning.tested.items():
         for t in trials:
@@ -103,12 +122,25 @@ def decile_rows(tuning: Tuning) -> Rows:
 
 
 def winners_csv(tuning: Tuning) -> Rows:
-    return winner_rows(tuning, lambda v: [_exact(x) for x in mean_std([y for y in v if math.isfinite(y)])],
+    def ends(found: Interval | None) -> list[str]:
+        return ["", "", ""] if found is None else [_exact(x) for x in (found.mean, found.low, found.high)]
+
+    rows = winner_rows(tuning, lambda v: [_exact(x) for x in mean_std([y for y in v if math.isfinite(y)])],
                        (": mean", ": std"))  # fmt: skip
+    differences = difference_rows(tuning, ends, (": mean", ": low", ": high")) or [[]] * len(rows)
+    return [row + more[1:] for row, more in zip(rows, differences, strict=True)]
 
 
 def winners_text(tuning: Tuning) -> str:
-    return aligned(winner_rows(tuning, lambda v: [_pm(v)], ("",)))
+    text = aligned(winner_rows(tuning, lambda v: [_pm(v)], ("",)))
+    rows = difference_rows(tuning, lambda found: [w.DASH if found is None else w.span(found.low, found.high)], ("",))
+    if not rows:
+        return text
+    _, *names = rows[0]
+    others = [row for row in rows[1:] if any(cell != w.DASH for cell in row[1:])]  # without the reference
+    turned = [["", *(row[0] for row in others)]]  # a line per metric: there are more of them than methods
+    turned += [[name, *(row[1 + i] for row in others)] for i, name in enumerate(names)]
+    return f"{text}\n95 % intervals of differences, seed by seed\n\n{aligned(turned)}"
 
 
 def aligned(rows: Rows) -> str:
@@ -128,8 +160,9 @@ def csv_bytes(rows: Rows) -> bytes:
     return file.getvalue().encode()
 
 
-def _kinds(trials: Sequence[Trial], split: str) -> list[str]:
-    return [kind for kind in KINDS if any(kind in t.final.get(split, {}) for t in trials)]
+def _kinds(tuning: Tuning, trials: Sequence[Trial], split: str) -> list[str]:
+    known = (*KINDS, *tuning.criterion.directions)
+    return [kind for kind in known if any(kind in t.final.get(split, {}) for t in trials)]
 
 
 def _pm(values: Sequence[float]) -> str:

@@ -35,7 +35,8 @@ class Spend:
         if self.kind not in KINDS:
             raise MethodError(f"A Spend is of kind {' or '.join(KINDS)}; got {self.kind!r}.")
         if self.kind == "pure":
-            check_number("epsilon", self.epsilon, least=0)
+            if not self.epsilon >= 0:  # infinite: nothing is promised, and no budget has room for it
+                raise MethodError(f"epsilon of a Spend must be a number of at least 0, or infinite; got {self.epsilon!r}.")
         else:
             check_number("noise", self.noise, least=0)
         check_number("delta", self.delta, least=0)

@@ -26,6 +26,8 @@ from fedsub.errors import MethodError, nearest
 from fedsub.method.part import Total
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.objective.population import Population
+from fedsub.privacy.heat import PrivateHeat
+from fedsub.privacy.spending import Spend
 from fedsub.trees import Tree, over_holders
 
 WEIGHTINGS = ("clients", "samples")
@@ -55,14 +57,15 @@ class OverHolders:
     The cohort's mean is multiplied by the coefficient N/n_m (or W/W_m), a constant per row; dense
     parameters are held by everyone, coefficient 1, and so is a row that nobody holds. ``temper`` raises
     the coefficient to a power (1 as in the paper, 0 is FedAvg), ``max_coef`` caps it; ``groups`` sets both by
-    parameter pattern. ``heat`` replaces the exact count (``{space name: n_m or W_m}``), for example by a private
-    estimate.
+    parameter pattern. ``heat`` replaces the exact count: a way to estimate it in private
+    (``RandomizedResponse(epsilon=1)``, see `fedsub.privacy.heat`), which is asked once before training, or numbers,
+    ``{space name: n_m or W_m}``.
     """
 
     weighting: str = "clients"
     temper: float = 1.0
     max_coef: float | None = None
-    heat: dict[str, np.ndarray] | None = field(default=None, compare=False)
+    heat: PrivateHeat | dict[str, np.ndarray] | None = field(default=None, compare=False)
     groups: Groups | None = None
     needs_held = False
 
@@ -75,21 +78,31 @@ class OverHolders:
         check_mix("temper", self.temper, hint="0 is FedAvg, 1 is FedSubAvg")
         if self.max_coef is not None:  # 1 is the coefficient of dense parameters
             check_number("max_coef", self.max_coef, least=1)
-        if self.heat is not None and not isinstance(self.heat, dict):
+        if isinstance(self.heat, PrivateHeat):
+            self.heat.check_fits(self.weighting != "clients")
+        elif self.heat is not None and not isinstance(self.heat, dict):
             raise MethodError(
-                f"heat must be a dict {{space name: heat of each row}}, got a {type(self.heat).__name__}; "
-                "leave it out to use the exact heat."
+                "heat must be a mechanism such as fs.privacy.RandomizedResponse(epsilon=1), or a dict "
+                f"{{space name: heat of each row}}, got a {type(self.heat).__name__}; leave it out to use the exact heat."
             )
 
     def weight(self, sizes: np.ndarray) -> np.ndarray:
         return _weight(self.weighting, sizes)
 
     def bind(self, population: Population, device: torch.device) -> BoundMean:
-        for name in self.heat or ():
+        given = self.heat if isinstance(self.heat, dict) else {}
+        for name in given:
             if name not in population.rows:
                 raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, population)}")
         check_patterns(self.groups, population.names, "OverHolders")
-        raw = {space: self._coefficients(population, space) for space in population.rows}
+        whole = float(len(population)) if self.weighting == "clients" else float(population.sizes.sum())
+        found = {space: self._heat(population, space, given) for space in dict.fromkeys(population.tables.values())}
+        raw = {space: _coefficients(heat, whole) for space, (heat, _) in found.items()}
+        notes = [sentence for _, sentence in found.values() if sentence]
+        spends: tuple[Spend, ...] = ()
+        if isinstance(self.heat, PrivateHeat):
+            spends = self.heat.spends(len(found))
+            notes.insert(0, f"heat is estimated in private, by {self.heat.title}; {_cost(spends)}")
         made: dict[tuple[str, float, float | None, bool], Tensor] = {}  # tables that agree share one array
         coefficients = {}
         for table, space in population.tables.items():
@@ -102,24 +115,29 @@ class OverHolders:
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
             scale = len(population) / float(population.sizes.sum())
-            return BoundMean(float(len(population)), coefficients, scale=scale)
-        return BoundMean(_whole(self.weighting, population), coefficients)
+            return BoundMean(float(len(population)), coefficients, scale, tuple(notes), spends)
+        return BoundMean(whole, coefficients, notes=tuple(notes), spends=spends)
 
-    def _coefficients(self, population: Population, space: str) -> np.ndarray:
-        if self.weighting == "clients":
-            heat, whole = population.heat(space), float(len(population))
+    def _heat(self, population: Population, space: str, given: dict[str, np.ndarray]) -> tuple[np.ndarray, str]:
+        """Heat of a space's rows, and a sentence on it if it is not counted exactly."""
+        weighted = self.weighting != "clients"
+        whole = float(population.sizes.sum()) if weighted else float(len(population))
+        if isinstance(self.heat, PrivateHeat):
+            estimate = population.private_heat(self.heat, space, weighted)
+            heat, unsure = estimate.heat, estimate.deviation > 0
+            said = f", estimated with a standard deviation of {np.median(estimate.deviation):,.4g}"
+        elif space in given:
+            heat = _given(given[space], space, population.rows[space])
+            said, unsure = ", as given", np.ones(len(heat), bool)
         else:
-            heat, whole = population.weighted_heat(space), float(population.sizes.sum())
-        if self.heat is not None and space in self.heat:
-            try:
-                given = np.asarray(self.heat[space], np.float64)
-            except (TypeError, ValueError) as err:
-                raise MethodError(f"heat[{space!r}] must hold one number per row; {err}.") from err
-            if given.shape != heat.shape:
-                raise MethodError(f"heat[{space!r}] has shape {given.shape}, the space has {len(heat):,} rows.")
-            # An estimate may leave the possible range; exact rule: between 1 and the population.
-            heat = np.clip(np.nan_to_num(given, nan=1.0), 1.0, whole)
-        return np.divide(whole, heat, out=np.ones_like(heat), where=heat > 0)
+            return (population.weighted_heat(space) if weighted else population.heat(space)), ""
+        # An estimate may leave the possible range; exact rule: between 1 and the population.
+        low, high = (int(np.count_nonzero(beyond & unsure)) for beyond in (heat < 1, heat > whole))
+        sentence = (
+            f"heat of {space}{said}: {low:,} of {len(heat):,} coefficients are clipped to {whole:,.0f}, as the heat was "
+            f"below 1, and {high:,} to 1"
+        )
+        return np.where(unsure, np.clip(heat, 1.0, whole), heat), sentence
 
 
 @dataclass(frozen=True)
@@ -150,6 +168,13 @@ class BoundMean:
     whole: float  # Σ a_i over everybody, or (with ``scale``) how many there are
     coefficients: dict[str, Tensor] = field(default_factory=dict)
     scale: float | None = None
+    notes: tuple[str, ...] = ()  # for the run's events
+    spends: tuple[Spend, ...] = ()  # what it cost clients in privacy to learn the coefficients
+
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps by table: an estimate, so that clients are not asked again."""
+        return self.coefficients if self.spends else {}
 
     def share(self, total: Total) -> float:
         """K/N, or Σ w_i over the cohort by that over everybody."""
@@ -179,6 +204,26 @@ class BoundSampledMean:
             name: over_holders(value, total.held[name]) if name in total.held else value.div_(total.weight)
             for name, value in total.values.items()
         }
+
+
+def _cost(spends: tuple[Spend, ...]) -> str:
+    """What it costs a client, in words."""
+    return "for all rows of a client it costs " + " and ".join(map(str, spends))
+
+
+def _given(values: object, space: str, rows: int) -> np.ndarray:
+    """Heat that somebody brings, checked."""
+    try:
+        heat = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as err:
+        raise MethodError(f"heat[{space!r}] must hold one number per row; {err}.") from err
+    if heat.shape != (rows,):
+        raise MethodError(f"heat[{space!r}] has shape {heat.shape}, the space has {rows:,} rows.")
+    return np.nan_to_num(heat, nan=1.0)
+
+
+def _coefficients(heat: np.ndarray, whole: float) -> np.ndarray:
+    return np.divide(whole, heat, out=np.ones_like(heat), where=heat > 0)
 
 
 def _tempered(coefficient: np.ndarray, temper: float, cap: float | None, double: bool) -> np.ndarray:

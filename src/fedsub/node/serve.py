@@ -10,6 +10,7 @@ import torch
 from fedsub.errors import DataError, NoUsableClient, WireError
 from fedsub.method.codecs.wire import decode_rows
 from fedsub.method.slots import Method
+from fedsub.node.heat import ask, private_heat
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.remote import Channel, Remote
 from fedsub.objective.population import Population
@@ -25,11 +26,12 @@ from fedsub.trees import Tree
 
 @dataclass
 class Served:
-    """What came of it: the shared model, a report of every round, and the messages that were refused."""
+    """What came of it: the shared model, a report of every round, the messages that were refused, and what heat cost."""
 
     params: Tree
     reports: list[RoundReport] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
 
 def serve(
@@ -54,6 +56,7 @@ def serve(
     first = {name: params[name].clone() for name in server.schema.private}
     done = Served(params, refused=remote.refused)
     known: dict[int, Channel] = {}
+    mechanism = private_heat(method)
     with one_thread():
         for number in range(1, rounds + 1):
             before_round(number)
@@ -61,8 +64,11 @@ def serve(
                 if known.get(client) is not channel:
                     welcome(server, letters, first, client, channel, seed)
                     known[client] = channel
+            if number == 1 and mechanism is not None:
+                server.population = ask(remote, mechanism)
             done.reports.append(play(server, remote, number))
         server.settle(rounds)
+    done.notes = tuple(getattr(server.average, "notes", ()))
     return done
 
 

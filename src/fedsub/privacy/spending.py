@@ -31,6 +31,13 @@ class Spend:
     rate: float = 1.0
     times: int = 1
 
+    def __str__(self) -> str:
+        often = f"{self.times} × " if self.times != 1 else ""
+        if self.kind == "gaussian":
+            return f"{often}normal noise of {self.noise:.4g} sensitivities"
+        delta = f", δ = {self.delta:g}" if self.delta else ""
+        return f"{often}ε = {self.epsilon:.4g}{delta}" if math.isfinite(self.epsilon) else "an ε without bound"
+
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise MethodError(f"A Spend is of kind {' or '.join(KINDS)}; got {self.kind!r}.")

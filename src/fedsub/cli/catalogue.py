@@ -25,6 +25,7 @@ MEANING = {
     "mu": "strength of the pull to what was sent",
     "temper": "power of the heat coefficient: 1 as in the paper, 0 is FedAvg",
     "max_coef": "largest heat coefficient",
+    "heat": "how it is counted: exact, or in private by rr:1, prr:2, hadamard:1,rows=100, histogram:1,rows=100, secure",
     "solver": "local solver: sgd or adam",
     "momentum": "of local SGD, from zero every round",
     "weight_decay": "local: adds weight_decay · x to the gradient",

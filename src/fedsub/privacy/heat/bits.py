@@ -66,7 +66,8 @@ class Bits(LocalHeat):
 
     def epsilon_set(self, rows: int) -> float:
         """Basic composition: k ε for k rows."""
-        return rows * self.epsilon_row if rows else 0.0
+        told = rows if self.rows is None else min(rows, self.rows)
+        return told * self.epsilon_row if told else 0.0
 
     def variance(self, heat: Any, whole: float) -> Any:
         return self.once.variance(heat, whole)

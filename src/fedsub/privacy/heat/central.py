@@ -22,14 +22,14 @@ class SecureCount(PrivateHeat):
 
     Clients add their indicator vectors, or w_i times them, in a secure sum (`fedsub.secure`), of which the server sees
     the result alone. A result can still tell something about a client: there is no ε. A simulation computes the plain
-    sum, to which the protocol is equal (tests/privacy/test_secure_heat.py).
+    sum, to which the protocol is equal (tests/privacy/test_heat_average.py).
     """
 
     rows: int | None = field(default=None, init=False, repr=False)
 
     @property
     def title(self) -> str:
-        return "secure sum (simulated by the plain one, to which tests show it equal)"
+        return "secure sum, in a simulation added in the clear, to which tests show it equal"
 
     @property
     def epsilon_row(self) -> float:

@@ -29,7 +29,9 @@ MECHANISMS = {
 
 
 def method(heat: PrivateHeat, weighting: str = "samples") -> fs.Method:
-    return fs.methods.fedsubavg(lr=0.2, local_steps=2, batch_size=3, clients_per_round=4, heat=heat, weighting=weighting)
+    return fs.methods.fedsubavg(
+        lr=0.2, local_steps=2, batch_size=3, clients_per_round=4, heat=heat, weighting=weighting
+    )
 
 
 def nodes(folder: Path, how: fs.Method) -> dict[int, Node]:

@@ -77,7 +77,7 @@ def test_variance_by_its_formula(name: str) -> None:
 
 
 def test_a_sum_of_bits_is_as_the_clients_would_give_it() -> None:
-    """What every client says, one after the other, and the binomials: the same mean and covariance over two questions."""
+    """What every client says, one after the other, and the binomials: the same mean and covariance of two questions."""
     held, mechanism = Holdings.of(space()), PermanentResponse(p1=0.9, p2=0.2, p3=0.8, p4=0.1)
     row, seeds = int(held.heat.argmax()), range(600)
     found: dict[int, np.ndarray] = {}
@@ -147,7 +147,7 @@ def test_everybody_holds_the_padding_row() -> None:
 
 
 def test_reports_of_a_client_are_its_perturbed_rows() -> None:
-    """§8.2 as it serves the rows that a client downloads: shares p5 and p6 over many rows, and the same lasting answer."""
+    """As it serves the rows that a client downloads: shares p5 and p6 over many rows, and one lasting answer."""
     mechanism, rows = PermanentResponse(preset=2), np.arange(0, 20_000, 2)
     words = simulated(3, "item", np.array([0]))
     first, second = (mechanism.reports(rows, 20_000, words, question) for question in (1, 2))

@@ -45,8 +45,8 @@ def test_symmetric_response_by_its_closed_form(epsilon: float) -> None:
     response = RandomizedResponse(epsilon)
     variance = 1000 * math.exp(epsilon) / (math.exp(epsilon) - 1) ** 2
     assert response.epsilon_row == pytest.approx(epsilon)
-    for heat in (0, 1, 700):
-        assert response.variance(heat, 1000) == pytest.approx(variance)
+    for n in (0, 1, 700):
+        assert response.variance(n, 1000) == pytest.approx(variance)
     assert response.resolvable(1000) == pytest.approx(math.sqrt(variance))
     assert response.resolvable(1000, 2.0) == pytest.approx(2 * math.sqrt(variance))
     assert response.epsilon_set(30) == pytest.approx(30 * epsilon)

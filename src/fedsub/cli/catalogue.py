@@ -24,7 +24,7 @@ MEANING = {
     "replacement": "draw clients with replacement",
     "mu": "strength of the pull to what was sent",
     "temper": "power of the heat coefficient: 1 as in the paper, 0 is FedAvg",
-    "max_coef": "largest heat coefficient",
+    "max_coef": "largest heat coefficient; resolvable: that of a heat as large as its error, with private heat",
     "heat": "how it is counted: exact, or in private by rr:1, prr:2, hadamard:1,rows=100, histogram:1,rows=100, secure",
     "solver": "local solver: sgd or adam",
     "momentum": "of local SGD, from zero every round",

@@ -56,7 +56,9 @@ def show(what: str, flags: DataFlags, out: Path | None, private: list[str], weig
     view.console.print(table)
     view.line("ε a row: one row of a client more or less, in one table. ε a client: all rows of the client with most.")
     view.line("Resolvable: heat as large as its standard deviation; colder rows drown in the noise.")
-    view.line("Clipped to 1: the coefficient of FedSubAvg becomes all clients (samples); cap it with max_coef.")
+    view.line(
+        'Clipped to 1: the coefficient of FedSubAvg becomes all clients (samples); max_coef = "resolvable" caps it.'
+    )
     view.line(f"Picture: {picture}")
     view.finish({
         "what": what, "picture": str(picture), "weighted": weighted, "seed": seed,

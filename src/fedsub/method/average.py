@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from fedsub.checks import check_mix, check_number
-from fedsub.errors import MethodError, nearest
+from fedsub.errors import MethodError
+from fedsub.method.heat import RESOLVABLE, RowHeat, check_names, check_source, sentences, whole_of
 from fedsub.method.part import Total
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.objective.population import Population
@@ -59,12 +60,12 @@ class OverHolders:
     the coefficient to a power (1 as in the paper, 0 is FedAvg), ``max_coef`` caps it; ``groups`` sets both by
     parameter pattern. ``heat`` replaces the exact count: a way to estimate it in private
     (``RandomizedResponse(epsilon=1)``, see `fedsub.privacy.heat`), which is asked once before training, or numbers,
-    ``{space name: n_m or W_m}``.
+    ``{space name: n_m or W_m}``. ``max_coef="resolvable"`` takes an estimate for at least its standard deviation.
     """
 
     weighting: str = "clients"
     temper: float = 1.0
-    max_coef: float | None = None
+    max_coef: float | str | None = None
     heat: PrivateHeat | dict[str, np.ndarray] | None = field(default=None, compare=False)
     groups: Groups | None = None
     needs_held = False
@@ -76,38 +77,30 @@ class OverHolders:
             check_mix(f"groups[{pattern!r}]['temper'] of OverHolders", values.get("temper", 1.0))
             check_number(f"groups[{pattern!r}]['max_coef'] of OverHolders", values.get("max_coef", 1.0), least=1)
         check_mix("temper", self.temper, hint="0 is FedAvg, 1 is FedSubAvg")
-        if self.max_coef is not None:  # 1 is the coefficient of dense parameters
+        if self.max_coef not in (None, RESOLVABLE):  # 1 is the coefficient of dense parameters
             check_number("max_coef", self.max_coef, least=1)
-        if isinstance(self.heat, PrivateHeat):
-            self.heat.check_fits(self.weighting != "clients")
-        elif self.heat is not None and not isinstance(self.heat, dict):
-            raise MethodError(
-                "heat must be a mechanism such as fs.privacy.RandomizedResponse(epsilon=1), or a dict "
-                f"{{space name: heat of each row}}, got a {type(self.heat).__name__}; leave it out to use the exact heat."
-            )
+        check_source(self.heat, self.weighting != "clients", self.max_coef)
 
     def weight(self, sizes: np.ndarray) -> np.ndarray:
         return _weight(self.weighting, sizes)
 
     def bind(self, population: Population, device: torch.device) -> BoundMean:
-        given = self.heat if isinstance(self.heat, dict) else {}
-        for name in given:
-            if name not in population.rows:
-                raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, population)}")
+        check_names(self.heat, population)
         check_patterns(self.groups, population.names, "OverHolders")
-        whole = float(len(population)) if self.weighting == "clients" else float(population.sizes.sum())
-        found = {space: self._heat(population, space, given) for space in dict.fromkeys(population.tables.values())}
-        raw = {space: _coefficients(heat, whole) for space, (heat, _) in found.items()}
-        notes = [sentence for _, sentence in found.values() if sentence]
-        spends: tuple[Spend, ...] = ()
-        if isinstance(self.heat, PrivateHeat):
-            spends = self.heat.spends(len(found))
-            notes.insert(0, f"heat is estimated in private, by {self.heat.title}; {_cost(spends)}")
+        weighted, resolvable = self.weighting != "clients", self.max_coef == RESOLVABLE
+        whole = whole_of(population, weighted)
+        found = {
+            space: RowHeat.of(self.heat, population, space, weighted, resolvable)
+            for space in dict.fromkeys(population.tables.values())
+        }
+        raw = {space: heat.coefficients(whole) for space, heat in found.items()}
+        spends = self.heat.spends(len(found)) if isinstance(self.heat, PrivateHeat) else ()
+        notes = tuple(sentences(self.heat, found, whole, spends))
         made: dict[tuple[str, float, float | None, bool], Tensor] = {}  # tables that agree share one array
         coefficients = {}
         for table, space in population.tables.items():
             temper = setting(self.groups, table, "temper", self.temper)
-            cap = setting(self.groups, table, "max_coef", self.max_coef)
+            cap = setting(self.groups, table, "max_coef", None if resolvable else self.max_coef)
             which = (space, temper, cap, table in population.double)
             if which not in made:
                 made[which] = torch.from_numpy(_tempered(raw[space], temper, cap, which[3])).to(device)
@@ -115,29 +108,8 @@ class OverHolders:
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
             scale = len(population) / float(population.sizes.sum())
-            return BoundMean(float(len(population)), coefficients, scale, tuple(notes), spends)
-        return BoundMean(whole, coefficients, notes=tuple(notes), spends=spends)
-
-    def _heat(self, population: Population, space: str, given: dict[str, np.ndarray]) -> tuple[np.ndarray, str]:
-        """Heat of a space's rows, and a sentence on it if it is not counted exactly."""
-        weighted = self.weighting != "clients"
-        whole = float(population.sizes.sum()) if weighted else float(len(population))
-        if isinstance(self.heat, PrivateHeat):
-            estimate = population.private_heat(self.heat, space, weighted)
-            heat, unsure = estimate.heat, estimate.deviation > 0
-            said = f", estimated with a standard deviation of {np.median(estimate.deviation):,.4g}"
-        elif space in given:
-            heat = _given(given[space], space, population.rows[space])
-            said, unsure = ", as given", np.ones(len(heat), bool)
-        else:
-            return (population.weighted_heat(space) if weighted else population.heat(space)), ""
-        # An estimate may leave the possible range; exact rule: between 1 and the population.
-        low, high = (int(np.count_nonzero(beyond & unsure)) for beyond in (heat < 1, heat > whole))
-        sentence = (
-            f"heat of {space}{said}: {low:,} of {len(heat):,} coefficients are clipped to {whole:,.0f}, as the heat was "
-            f"below 1, and {high:,} to 1"
-        )
-        return np.where(unsure, np.clip(heat, 1.0, whole), heat), sentence
+            return BoundMean(float(len(population)), coefficients, scale, notes, spends)
+        return BoundMean(whole, coefficients, notes=notes, spends=spends)
 
 
 @dataclass(frozen=True)
@@ -206,26 +178,6 @@ class BoundSampledMean:
         }
 
 
-def _cost(spends: tuple[Spend, ...]) -> str:
-    """What it costs a client, in words."""
-    return "for all rows of a client it costs " + " and ".join(map(str, spends))
-
-
-def _given(values: object, space: str, rows: int) -> np.ndarray:
-    """Heat that somebody brings, checked."""
-    try:
-        heat = np.asarray(values, np.float64)
-    except (TypeError, ValueError) as err:
-        raise MethodError(f"heat[{space!r}] must hold one number per row; {err}.") from err
-    if heat.shape != (rows,):
-        raise MethodError(f"heat[{space!r}] has shape {heat.shape}, the space has {rows:,} rows.")
-    return np.nan_to_num(heat, nan=1.0)
-
-
-def _coefficients(heat: np.ndarray, whole: float) -> np.ndarray:
-    return np.divide(whole, heat, out=np.ones_like(heat), where=heat > 0)
-
-
 def _tempered(coefficient: np.ndarray, temper: float, cap: float | None, double: bool) -> np.ndarray:
     if temper != 1.0:
         coefficient = coefficient**temper
@@ -241,10 +193,6 @@ def _weight(weighting: str, sizes: np.ndarray) -> np.ndarray:
 
 def _whole(weighting: str, population: Population) -> float:
     return float(len(population)) if weighting == "clients" else float(population.sizes.sum())
-
-
-def _known(name: object, population: Population) -> str:
-    return nearest(str(name), population.rows) if population.rows else "the objective has no tables."
 
 
 def _check(weighting: str, valid: tuple[str, ...]) -> None:

@@ -33,7 +33,14 @@ from fedsub.method.servers import Adam as AdamServer
 from fedsub.method.servers.iterates import MeanOfIterates
 from fedsub.method.settings import DEFAULTS
 from fedsub.method.slots import Local, Sampler, Server
-from fedsub.privacy.heat import CentralHistogram, Hadamard, PermanentResponse, PrivateHeat, RandomizedResponse, SecureCount
+from fedsub.privacy.heat import (
+    CentralHistogram,
+    Hadamard,
+    PermanentResponse,
+    PrivateHeat,
+    RandomizedResponse,
+    SecureCount,
+)
 
 Words = Mapping[str, tuple[Callable[..., Any], type | None]]  # word -> what it makes, and the number it may take
 

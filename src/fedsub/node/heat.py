@@ -1,7 +1,7 @@
 """Private heat over channels: a server asks, a node answers at random, and what it decided on stays in its folder.
 
-A question names the mechanism by a digest, and the spaces by their numbers of rows; a node answers only the mechanism of
-its own method. Its answers follow from a secret in its folder. The lasting ones are kept there too, so that neither a
+A question names the mechanism by a digest, and the spaces by their numbers of rows; a node answers only that of its own
+method. Its answers follow from a secret in its folder. The lasting ones are kept there too, so that neither a
 second question nor data that change draw them again; those of a question follow from the secret and its number, so that
 a question that is repeated gets the same answer.
 """
@@ -57,12 +57,14 @@ class Answering:
         if not isinstance(self.mechanism, LocalHeat):
             raise WireError("A question about heat came, and this node's method asks none of its clients; refused.")
         names = ("mechanism", *(f"rows/{name}" for name in self.spaces))
-        wire.check(message, {name: (torch.int64, ()) for name in names}, run=run, client=client)
+        wire.check(message, dict.fromkeys(names, (torch.int64, ())), run=run, client=client)
         if int(message.tensors["mechanism"]) != digest(self.mechanism):
             raise WireError(f"A question about heat came, not by {self.mechanism.title} as here; refused.")
         for name, space in self.spaces.items():
             if (rows := int(message.tensors[f"rows/{name}"])) != space.size:
-                raise WireError(f"A question about {rows:,} rows of {name} came, which has {space.size:,} here; refused.")
+                raise WireError(
+                    f"A question about {rows:,} rows of {name} came, which has {space.size:,} here; refused."
+                )
         told = {f"heat/{name}": _bytes(self._told(self.mechanism, name, message.round)) for name in self.spaces}
         return wire.write(replace(message, kind=wire.TELL_HEAT, tensors=told))
 

@@ -10,8 +10,8 @@ import torch
 from fedsub.errors import DataError, NoUsableClient, WireError
 from fedsub.method.codecs.wire import decode_rows
 from fedsub.method.slots import Method
-from fedsub.node.heat import ask, private_heat
 from fedsub.node.agree import method_digest, model_digest
+from fedsub.node.heat import ask, private_heat
 from fedsub.node.remote import Channel, Remote
 from fedsub.objective.population import Population
 from fedsub.round import wire
@@ -26,7 +26,7 @@ from fedsub.trees import Tree
 
 @dataclass
 class Served:
-    """What came of it: the shared model, a report of every round, the messages that were refused, and what heat cost."""
+    """What came of it: the shared model, a report of every round, refused messages, and notes on private heat."""
 
     params: Tree
     reports: list[RoundReport] = field(default_factory=list)

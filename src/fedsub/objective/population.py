@@ -84,7 +84,11 @@ class Population:
         arrays = {"sizes": self.sizes}
         for space in self.rows if heat else ():
             arrays |= {f"heat/{space}": self.heat(space), f"weighted/{space}": self.weighted_heat(space)}
-        names: dict[str, object] = {"tables": dict(self.tables), "dense": list(self.dense), "padding": sorted(self.padding)}
+        names: dict[str, object] = {
+            "tables": dict(self.tables),
+            "dense": list(self.dense),
+            "padding": sorted(self.padding),
+        }
         names |= {"double": sorted(self.double), "rows": dict(self.rows)}
         save_file(arrays, Path(path), metadata={"fedsub": "population 1", "names": json.dumps(names)})
 

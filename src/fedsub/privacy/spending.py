@@ -43,7 +43,9 @@ class Spend:
             raise MethodError(f"A Spend is of kind {' or '.join(KINDS)}; got {self.kind!r}.")
         if self.kind == "pure":
             if not self.epsilon >= 0:  # infinite: nothing is promised, and no budget has room for it
-                raise MethodError(f"epsilon of a Spend must be a number of at least 0, or infinite; got {self.epsilon!r}.")
+                raise MethodError(
+                    f"epsilon of a Spend must be a number of at least 0, or infinite; got {self.epsilon!r}."
+                )
         else:
             check_number("noise", self.noise, least=0)
         check_number("delta", self.delta, least=0)

@@ -62,14 +62,16 @@ def frequency_aware(*, weighting: str = "samples", **common: Unpack[Common]) -> 
     "FedAdam on (W/W_m) Δ_m", "fedsub", fixed={"server": Adam},
 )  # fmt: skip
 def fedsubadam(
-    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, heat: Heat = None,
-    **common: Unpack[Common],
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | str | None = None,
+    heat: Heat = None, **common: Unpack[Common],
 ) -> Method:  # fmt: skip
     """FedSubAvg's corrected update as the gradient of an Adam step at the server.
 
     For a constant coefficient c this is FedAdam with τ/c in place of τ: the correction becomes a τ per row.
     """
-    return composed("fedsubadam", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common)
+    return composed(
+        "fedsubadam", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common
+    )
 
 
 @named(
@@ -77,8 +79,10 @@ def fedsubadam(
     "FedAdagrad on (W/W_m) Δ_m", "fedsub", fixed={"server": Adagrad},
 )  # fmt: skip
 def fedsubadagrad(
-    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, heat: Heat = None,
-    **common: Unpack[Common],
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | str | None = None,
+    heat: Heat = None, **common: Unpack[Common],
 ) -> Method:  # fmt: skip
     """FedSubAvg's corrected update as the gradient of an Adagrad step at the server."""
-    return composed("fedsubadagrad", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common)
+    return composed(
+        "fedsubadagrad", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common
+    )

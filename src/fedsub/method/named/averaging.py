@@ -28,8 +28,8 @@ def fedavg(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     "X_m + (W/W_m) Σ w_i Δ_im / Σ w_i", "Ding et al. 2022",
 )  # fmt: skip
 def fedsubavg(
-    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, heat: Heat = None,
-    **common: Unpack[Common],
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | str | None = None,
+    heat: Heat = None, **common: Unpack[Common],
 ) -> Method:  # fmt: skip
     """FedSubAvg: each parameter's mean is taken over all clients that hold it.
 
@@ -37,7 +37,9 @@ def fedsubavg(
     clients that hold a row are counted; exactly, or in private (docs/private_heat.md).
     Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.
     """
-    return composed("fedsubavg", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common)
+    return composed(
+        "fedsubavg", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common
+    )
 
 
 @named("FedProx", "FedAvg with a pull to what was sent", "step g + μ (x − X)", "Li et al. 2020")

@@ -220,7 +220,7 @@ class PermanentResponse(Bits):
         given = (self.p1, self.p2, self.p3, self.p4)
         if given.count(None) != (0 if self.preset is None else 4):
             raise MethodError(
-                f"PermanentResponse takes a preset, or all of p1, p2, p3 and p4; got preset={self.preset!r} and {given}."
+                f"PermanentResponse takes a preset, or all of p1, p2, p3, p4; got preset={self.preset!r} and {given}."
             )
         if self.preset is not None and self.preset not in PRESETS:
             raise MethodError(f"preset must be one of 1 to 5, got {self.preset!r}.")

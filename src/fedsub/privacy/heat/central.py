@@ -1,4 +1,4 @@
-"""Counts in the clear with somebody who is trusted: `SecureCount` (nobody sees a client's) and `CentralHistogram` (noise)."""
+"""Counts that somebody adds: `SecureCount`, of which nobody sees a client's, and `CentralHistogram`, with noise."""
 
 from __future__ import annotations
 

@@ -96,6 +96,6 @@ class Holdings:
         return out
 
     def lost(self, most: int) -> Array:
-        """The bias of `bounded`: Σ over the holders of a row of w_i (1 − min(1, most/k_i)), k_i their numbers of rows."""
+        """The bias of `bounded`: Σ over a row's holders of w_i (1 − min(1, most/k_i)), k_i their numbers of rows."""
         counts = np.maximum(self.space.counts, 1)
         return weighted_heat(self.space, self.weights * (1 - np.minimum(1, most / counts)))

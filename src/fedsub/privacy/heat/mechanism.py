@@ -4,7 +4,7 @@
 
 (Ding et al., NeurIPS 2022, say that n_m can be had by randomised response or secure aggregation.) Three readings of ε
 are told apart, because a client holds many rows: ``epsilon_row`` for one row more or less, ``epsilon_set(k)`` for all k
-rows of a client (what a budget counts), and for one row in place of another, where that is smaller than twice the first.
+rows of a client (what a budget counts), and that of one row in place of another, at most twice the first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PrivateHeat(ABC):
     def spends(self, spaces: int = 1) -> tuple[Spend, ...]:
         """What it costs a client (all of its rows) to be asked about so many spaces, however often."""
 
-    def check_fits(self, weighted: bool) -> None:
+    def check_fits(self, weighted: bool) -> None:  # noqa: B027
         """Raise MethodError if it cannot be an average's heat, by clients or weighted by samples."""
 
     def estimate(self, held: Holdings, seed: int, question: int = 0) -> Estimate:

@@ -1,7 +1,7 @@
 """`Response`: one bit answered at random (Warner, "Randomized Response", JASA 1965).
 
-A client with the bit b says 1 with probability p if b = 1 and q if b = 0, independently for every row. Of N clients that
-answer, Y say 1, and n of them have the bit:
+A client with the bit b says 1 with probability p if b = 1 and q if b = 0, independently for every row. Of N clients Y
+say 1, and n have the bit:
 
     n̂ = (Y − N q) / (p − q)                                          unbiased
     Var n̂ = (n p(1 − p) + (N − n) q(1 − q)) / (p − q)²
@@ -11,9 +11,10 @@ answer, Y say 1, and n of them have the bit:
 Symmetric, q = 1 − p = 1/(e^ε + 1): Var = N e^ε/(e^ε − 1)², whatever n. With w_i public, Σ w_i (answer_i − q)/(p − q)
 estimates W_m, and every term of the variance gets w_i².
 
-Which p and q are best depends on what ε is for. For one bit *more or less* the symmetric ones have the least variance at
-every n. For one bit *in place of another* the best for cold rows is p = 1/2, q = 1/(e^ε + 1), with Var = 4 N e^ε/(e^ε − 1)²
-at n = 0 (Wang, Blocki, Li, Jha, "Locally Differentially Private Protocols for Frequency Estimation", USENIX Security 2017).
+Which p and q are best depends on what ε is for. For one bit *more or less* the symmetric ones have the least variance
+at every n. For one bit *in place of another* the best for cold rows is p = 1/2, q = 1/(e^ε + 1), at n = 0 with
+Var = 4 N e^ε/(e^ε − 1)² (Wang, Blocki, Li, Jha, "Locally Differentially Private Protocols for Frequency Estimation",
+USENIX Security 2017).
 """
 
 from __future__ import annotations

@@ -141,7 +141,10 @@ def test_what_is_spent() -> None:
         (lambda: Hadamard(1.0), "rows=k"),
         (lambda: Hadamard(1.0, rows=3, reports=4), "take fewer"),
         (lambda: Hadamard(1.0, rows=3, width=12), "power of two"),
-        (lambda: fs.OverHolders(heat=3), "mechanism"),
+        (
+            lambda: fs.OverHolders(heat=3),  # type: ignore[arg-type]
+            "mechanism",
+        ),
         (lambda: heat("rr:0"), "ε = 0"),
         (lambda: heat("warner:1"), "exact, rr"),
         (lambda: heat("rr:1,row=3"), "rows"),

@@ -18,6 +18,7 @@ import fedsub as fs
 from fedsub.disk import provenance
 from fedsub.disk.files import digest
 from fedsub.disk.functions import function_of
+from fedsub.disk.seal import write_sealed
 from fedsub.study.report import render
 
 MINE = """
@@ -118,7 +119,7 @@ def test_another_command_or_commit_that_goes_on_is_told(tmp_path: Path) -> None:
     before = (out / "versions.json").read_bytes()
     fs.run(METHOD, bag(clients), clients, rounds=2, engine="serial", out=out, resume=True)
     assert "Resumed" not in (out / "events.jsonl").read_text()
-    (out / "versions.json").write_text(json.dumps(json.loads(before) | {"command": "fedsub run x", "commit": "abc"}))
+    write_sealed(out / "versions.json", json.loads(before) | {"command": "fedsub run x", "commit": "abc"})
     fs.run(METHOD, bag(clients), clients, rounds=3, engine="serial", out=out, resume=True)
     events = (out / "events.jsonl").read_text()
     assert "Resumed by: " in events

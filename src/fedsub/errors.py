@@ -88,6 +88,11 @@ class MissingExtra(FedsubError, ImportError):
     """An optional dependency is not installed."""
 
 
+def lacking(title: str, extra: str) -> MissingExtra:
+    """The refusal where an optional dependency is not installed, with the command that installs it."""
+    return MissingExtra(f"{title} is not installed; in the folder of fedsub's source: pip install -e '.[{extra}]'")
+
+
 class DataNotice(UserWarning):
     """Something about the data that is worth knowing, and no error."""
 

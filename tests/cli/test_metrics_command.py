@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsub.cli import app
+from fedsub.cli.folder import load
 from fedsub.disk import functions
 from fedsub.study.tuning.workers import Files
 
@@ -56,7 +57,7 @@ def test_flags_add_metrics_and_a_ranking(mine: Path) -> None:
     again = fedsub("resume", "out", "-q")
     assert "interval of its difference to FedSubAvg" in " ".join(again.output.split())
     (mine / "mine.py").write_text(MINE.replace("> 0", ">= 1"))
-    assert "has changed since the start" in fedsub("resume", "out", "-q").output
+    assert "mine.py has changed since the start" in load(mine / "out")[3][0]
 
 
 def test_a_configuration_names_them(mine: Path) -> None:

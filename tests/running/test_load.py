@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import fedsub as fs
+from fedsub.disk.seal import sealed
 from fedsub.errors import CheckpointError, DataError, ObjectiveError, RunError
 from fedsub.objective.problem import Problem
 from fedsub.round.memory import ClientState
@@ -406,7 +407,7 @@ def test_bad_input(tmp_path: Path):
     for name, words in (("model.json", "newer fedsub"), ("versions.json", "newer fedsub")):
         path = run / name
         content = path.read_bytes()
-        path.write_bytes(json.dumps(json.loads(content) | {"version": 99}).encode())
+        path.write_bytes(json.dumps(sealed(json.loads(content) | {"version": 99})).encode())
         with pytest.raises(CheckpointError, match=words):
             fs.load(run)
         path.write_bytes(content)
@@ -425,7 +426,8 @@ def test_a_run_of_an_older_version(tmp_path: Path):
     for name in ("model.json", "model.safetensors"):
         (run / name).unlink()
     kept = json.loads((run / "result.json").read_bytes())
-    del kept["files"]
+    for name in ("files", "kept", "logs", "seal"):
+        del kept[name]
     (run / "result.json").write_text(json.dumps(kept))
     trained = fs.load(run)
     assert "older fedsub" in trained.notes[0]

@@ -1,15 +1,19 @@
 """A secure sum is the plain sum of the survivors, or nothing at all."""
 
+import re
 import tracemalloc
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from runs import Run, Silent, random_run
 
 from fedsub.errors import MethodError, SecureSumError, WireError
-from fedsub.secure import Faulty, SecureClient, SecureServer, Segment, Setting, keys, run_protocol, wire
+from fedsub.secure import Faulty, SecureClient, SecureServer, Segment, Setting, keys, masks, run_protocol, wire
 from fedsub.secure.ciphers import Modern
+from fedsub.secure.ring import zeros
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 40])
@@ -176,6 +180,29 @@ def test_values_may_be_made_when_they_are_due():
     for c, data in server.advance().items():
         clients[c].receive(data)
     assert made == list(run.setting.participants)
+
+
+def test_masks_go_on_from_piece_to_piece_and_from_segment_to_segment():
+    """Against the bare stream in one piece, over lengths on either side of a piece."""
+    segments = (Segment("a", masks.PIECE + 5, 8), Segment("b", 7, 64), Segment("c", masks.PIECE, 32))
+    values = zeros(segments)
+    encryptor = Cipher(algorithms.ChaCha20(bytes(range(32)), bytes(16)), None).encryptor()
+    bare = encryptor.update(bytes(sum(s.nbytes for s in segments)))
+    masks.add_masks(values, segments, [(bytes(range(32)), True)], Modern())
+    at = 0
+    for s in segments:
+        np.testing.assert_array_equal(values[s.name], np.frombuffer(bare, s.dtype, s.length, at))
+        at += s.nbytes
+    keys_ = [i.to_bytes(32, "little") for i in range(600)]  # more than are open at a time
+    masks.add_masks(values, segments[1:2], [(key, True) for key in keys_], Modern())
+    masks.add_masks(values, segments[1:2], [(key, False) for key in keys_], Modern())
+    np.testing.assert_array_equal(values["b"], np.frombuffer(bare, segments[1].dtype, 7, segments[0].nbytes))
+
+
+def test_the_page_runs():
+    page = (Path(__file__).parents[2] / "docs/secure_sum.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    exec(code, {})
 
 
 def test_a_setting_survives_writing():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsub.cli import folder
+from fedsub.cli import folder, trust
 from fedsub.cli.show import View, number
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.experiment.config import merge, parse
@@ -33,9 +33,13 @@ class Found:
     seed: int
 
 
-def adapt(directory: Path, data: str, steps: int, lr: float, batch_size: int | None, seed: int, view: View) -> None:
+def adapt(
+    directory: Path, data: str, steps: int, lr: float, batch_size: int | None, seed: int, view: View, *,
+    may_execute: bool = False,
+) -> None:  # fmt: skip
     """Train the newcomers' own parameters, and say what that gains them over the shared ones."""
     out, _, experiment, warnings = folder.load(directory)
+    trust.check(experiment, view, trust=may_execute, folder=trust.folder_of(out, experiment.base))
     for warning in warnings:
         view.stopped(f"Warning: {warning}")
     from fedsub.running.adapt import adapt as fit

@@ -172,6 +172,9 @@ class Flags(DataFlags):
     force_code: Annotated[
         bool, _option(OUTPUT, "With --resume: although the code of forward or loss has changed.", "--force-code")
     ] = False
+    trust: Annotated[
+        bool, _option(OUTPUT, "Execute code that a configuration names outside its own folder.", "--trust")
+    ] = False
     checkpoint_every: Annotated[
         int | None, _option(OUTPUT, "Rounds between checkpoints. Default 10."), "run.checkpoint_every"
     ] = None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsub.cli.commands import Json, examples
+from fedsub.cli import trust
+from fedsub.cli.commands import Json, Trust, examples
 from fedsub.cli.show import View, number
 from fedsub.errors import ConfigError, FedsubError
 
@@ -65,12 +66,14 @@ def predict(
     encoding: Annotated[str | None, typer.Option(help="Of text, such as cp1252. Default: as in training.")] = None,
     quiet: Quiet = False,
     json: Json = False,
+    may_execute: Trust = False,
 ) -> None:
     """Append a trained model's scores to a table; every row keeps its place.
 
     Labels are not needed. New columns: score, and probability for two classes (or class, probability, score).
     """
     view = View(quiet=quiet, as_json=json)
+    trust.check_run(run, view, trust=may_execute)
     target = out or Path(f"{data.name.partition('.')[0]}.scored{_ending(data)}")
     _check_target(target, data)
     with view.busy("Loading"):
@@ -109,6 +112,7 @@ def recommend(
     out: Annotated[Path | None, typer.Option(help="Write the list to a file, too.", metavar="FILE")] = None,
     quiet: Quiet = False,
     json: Json = False,
+    may_execute: Trust = False,
 ) -> None:
     """The items that a trained model ranks first for a client, without those that it has seen.
 
@@ -116,6 +120,7 @@ def recommend(
     the data.
     """
     view = View(quiet=quiet, as_json=json)
+    trust.check_run(run, view, trust=may_execute)
     if out is not None:
         _check_target(out, data)
     with view.busy("Loading"):
@@ -143,6 +148,7 @@ def export(
     ] = None,
     quiet: Quiet = False,
     json: Json = False,
+    may_execute: Trust = False,
 ) -> None:
     """Write a trained model into a folder that needs no fedsub: state dict, vocabularies, configuration, score.py.
 
@@ -150,6 +156,7 @@ def export(
     onnxscript are installed.
     """
     view = View(quiet=quiet, as_json=json)
+    trust.check_run(run, view, trust=may_execute)
     with view.busy("Exporting"):
         from fedsub.serving.export import export as write
 

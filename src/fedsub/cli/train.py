@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedsub.round.evaluate import Evaluate
     from fedsub.running.result import Target
     from fedsub.study.comparing import Comparison
+    from fedsub.study.experiment.config import Model
 
 
 def train(
@@ -57,9 +58,9 @@ def train(
         objective = experiment.objective(clients)
         if own_split:
             objective = lambda seed: experiment.objective(cut(seed)["train"])(seed)  # noqa: E731
-        # Tried now, mistakes show before anything is written; other built-in models have one loss and small labels.
+        # Tried now, mistakes show before anything is written; the loss of other kinds is known without making tables.
         tried = config.model.objective is not None or config.model.kind in ("linear", "factorisation")
-        loss = objective(config.train.seed_list[0]).loss if tried else None
+        loss = objective(config.train.seed_list[0]).loss if tried else _loss(clients, config.model)
         if target is not None:
             _check_metric(target, loss, plan, [*first])
     if not methods:
@@ -114,27 +115,19 @@ def train(
 
 def finished(experiment: Experiment, out: Path) -> Comparison | None:
     """The comparison of a directory in which every run is finished; needs no data."""
-    from fedsub.running.going_on import changes_of_code
     from fedsub.running.going_on import finished as is_finished
-    from fedsub.running.run import finished_result
-    from fedsub.study.comparing import Comparison, slug
+    from fedsub.study.comparing import slug
+    from fedsub.study.costs.devices import named
+    from fedsub.study.reading import read_comparison
 
-    results: dict[str, list[Any]] = {}
-    notes: list[str] = []
-    for label in experiment.settings(1):
-        paths = [out / f"{slug(label)}-seed{seed}" for seed in experiment.config.train.seed_list]
-        if not all(is_finished(path, experiment.config.train.rounds) for path in paths):
-            return None
-        results[label] = [finished_result(path) for path in paths]
-        for result in results[label]:
-            result.method = label
-            notes += [f"{label}, seed {result.seed}: {said}" for said in changes_of_code(result.path)]
-    if not results:
+    labels, seeds, rounds = experiment.settings(1), experiment.config.train.seed_list, experiment.config.train.rounds
+    if not labels or not all(
+        is_finished(out / f"{slug(label)}-seed{seed}", rounds) for label in labels for seed in seeds
+    ):
         return None
-    target, reference = _target(experiment.config.run.target), experiment.reference(results)
-    devices = experiment.config.run.devices
-    made = Comparison(results, target, path=out, notes=notes, devices=devices, reference=reference)
-    made.metric = target.metric if target else next(iter(made.metrics()), made.metric)
+    made = read_comparison(out)
+    made.devices = named(experiment.config.run.devices)
+    made.reference = experiment.reference(made.results)
     return made
 
 
@@ -214,6 +207,15 @@ def _target(text: str | None) -> Target | None:
     from fedsub.running.result import Target
 
     return None if text is None else Target.parse(text)
+
+
+def _loss(clients: Clients, model: Model) -> Loss | None:
+    """Of a built-in model: by the labels, where it can be so (None: cross-entropy of 0 and 1)."""
+    from fedsub.objective.models import options_of, usual_loss
+
+    if clients.label is None or "loss" not in options_of(model.kind):
+        return None
+    return usual_loss(clients, clients.label, model.kind, model.loss)
 
 
 def _check_metric(target: Target, loss: Loss | None, plan: Evaluate, splits: list[str]) -> None:

@@ -119,7 +119,7 @@ class Node:
         return np.zeros(len(numbers), np.int64)
 
     def answer(self, data: bytes) -> bytes:
-        """An invitation is answered with the rows that are wanted, a downlink with what came of it; and who asks for heat."""
+        """Answer an invitation with the wanted rows, a downlink with what came of it, and a question of heat."""
         if self.letters is None or self.half is None:
             raise WireError("This node has not joined a run yet; send its hello and take the welcome first.")
         message = wire.read(data)

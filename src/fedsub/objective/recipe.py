@@ -90,6 +90,7 @@ def shape_of(clients: Clients) -> dict[str, Any]:
                 "shape": [int(n) for n in c.values.shape[1:]],
                 "dtype": c.values.dtype.str,
                 **({"classes": list(c.classes)} if c.classes else {}),
+                **({} if c.feature else {"feature": False}),
             }
             for c in clients.columns.values()
         },
@@ -104,8 +105,8 @@ def shell(shape: Mapping[str, Any]) -> Clients:
         values = np.zeros((1, *c["shape"]), np.dtype(c["dtype"]))
         if name == shape["label"] and values.dtype.kind in "biuf":
             values[:] = shape["largest_label"]
-        classes = tuple(c.get("classes", ()))
-        columns[name] = Column(name, values, c["space"], one if c["ragged"] else None, c["width"], classes)
+        starts, classes, feature = one if c["ragged"] else None, tuple(c.get("classes", ())), c.get("feature", True)
+        columns[name] = Column(name, values, c["space"], starts, c["width"], classes, feature)
     spaces = {
         name: Space(name, s["size"], tuple(s["columns"]), one, np.zeros(1, np.int64), s["padding"])
         for name, s in shape["spaces"].items()

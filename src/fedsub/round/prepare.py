@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedsub.errors import MethodError
+from fedsub.method.batches import check_work
 from fedsub.method.parts import Personal
 from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm, Options, Prepared, Trains
@@ -101,6 +102,8 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
     if not isinstance(method, Method):
         return method.prepare(problem, params, options)
     _check_own(method, problem)
+    sampled = getattr(method.sampler, "clients_per_round", len(problem.clients))  # 0 or more than there are: refused
+    check_work(problem.clients, method.local, min(max(sampled, 1), len(problem.clients)))
     choice = choose(
         problem, method, params, engine=options.engine, chunk=options.chunk, compile=options.compile, seed=options.seed
     )

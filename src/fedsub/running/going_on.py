@@ -7,14 +7,14 @@ asked for: the first digest is kept, and the change is noted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedsub.disk.files import JsonLines
 from fedsub.disk.rundir import RunDir
-from fedsub.errors import CheckpointError, ConfigError
+from fedsub.errors import CheckpointError, ConfigError, StoreError
 from fedsub.method.servers import TailMean
 from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm
@@ -101,9 +101,8 @@ def code_sentence(code: tuple[str, ...]) -> str:
 def changes_of_code(folder: Path | None) -> list[str]:
     """What a run's events tell of code that changed, each sentence once."""
     try:
-        lines = (folder / "events.jsonl").read_bytes().splitlines() if folder is not None else []
-        said = [str(json.loads(line)["event"]) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError):
+        said = [str(line["event"]) for line in JsonLines.read(folder / "events.jsonl")] if folder is not None else []
+    except (OSError, StoreError, KeyError):
         return []
     return list(dict.fromkeys(s for s in said if s.startswith(code_sentence(()).partition(":")[0])))
 

@@ -72,7 +72,7 @@ def divergence(history: Sequence[Mapping[str, Any]]) -> str:
     It did if a loss ended at no finite number, or the training loss more than 1 % above that of the untrained model
     (round 0): then its best round is one of a model that went wrong.
     """
-    for metric in dict.fromkeys(name for record in history for name in record if name.endswith((".ce", ".loss"))):
+    for metric in (name for name in _names(history) if name.endswith((".ce", ".loss"))):
         measured = [r[metric] for r in history if isinstance(r.get(metric), int | float)]
         first, last = measured[0], measured[-1]
         risen = metric.startswith("train.") and last > first + WORSE * abs(first)
@@ -82,6 +82,11 @@ def divergence(history: Sequence[Mapping[str, Any]]) -> str:
         above = f", above {first:.4g} before training" if math.isfinite(first) else ""
         return f"diverged: {metric} ended at {end}{above}; lower lr, or scale plain value columns"
     return ""
+
+
+def _names(history: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every name in some record, in order. Most records have the same names: each set of them is looked at once."""
+    return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, history)) for name in names))
 
 
 @dataclass
@@ -114,10 +119,7 @@ class Result:
 
     def metrics(self) -> list[str]:
         """The names of the evaluated metrics, in order."""
-        seen: dict[str, None] = {}
-        for record in self.history:
-            seen |= {k: None for k in record if "." in k}
-        return list(seen)
+        return [name for name in _names(self.history) if "." in name]
 
     def first_round(self, target: str | Target) -> int | None:
         """The first evaluated round at which the target holds, or None."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, RunError
 from fedsub.method.training import Trains
@@ -87,7 +87,7 @@ class Session:
         if not path.exists():
             return ""
         try:
-            name = json.loads(path.read_bytes())["engine"]
+            name = read_json(path)["engine"]
         except (OSError, ValueError, KeyError, TypeError):
             name = None
         if name not in ("serial", "batched"):
@@ -188,9 +188,6 @@ class Session:
             personal=model if isinstance(model, PersonalModel) else None,
         )
         if self.dir is not None:
-            keep.begin(
-                self.dir.path, self.problem, self.method, model
-            )  # not there yet if an older fedsub started the run
             self.dir.finish(result.summary() | {"files": keep.end(self.dir.path, self.problem, self.params, model)})
         self._tell("on_end", result.summary())
         return result
@@ -251,7 +248,10 @@ class Session:
         self.dir.flush()
         state = trainer.state
         tensors = {name: self.params[name] for name in self.problem.dense} | state.small()
-        meta = {"files": self.dir.positions(), "seconds": self.spent, "engine": trainer.engine.name}
+        meta = {
+            "files": self.dir.positions(), "seconds": self.spent, "engine": trainer.engine.name,
+            "config": self.dir.identity(),
+        }  # fmt: skip
         tables = {name: self.params[name] for name in self.problem.tables} | state.tables()
         self.saved.save(Snapshot(number, tensors, tables, meta), state.take_moved())
 

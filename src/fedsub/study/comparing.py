@@ -11,10 +11,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fedsub.checks import is_whole
+from fedsub.checks import is_whole, named_arguments
 from fedsub.data.clients import Clients
+from fedsub.disk.files import output_folder
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError, nearest
+from fedsub.method.names import check_label
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective, of_seed
 from fedsub.running import going_on
@@ -25,6 +27,7 @@ from fedsub.running.start import Starts
 from fedsub.study.costs.devices import Devices, named
 from fedsub.study.costs.estimate import estimated_seconds
 from fedsub.study.paired import Interval, paired
+from fedsub.study.reading import write_names
 
 MOST_SEEDS = 10_000
 MODELS = 1 << 30  # bytes of models that a comparison without a directory keeps in memory
@@ -77,8 +80,9 @@ class Comparison:
 
     def by_seed(self, label: str, metric: str, at: str) -> dict[int, float]:
         """A metric of every run of a method, by seed. ``at``: its "best" round, the "last", or the "chosen" one."""
-        results, by = self.results.get(label, ()), self.chosen_by
+        results = self.results.get(label, ())
         if at == "chosen":
+            by = self.chosen_by
             return {r.seed: r.chosen(metric, by) if by else math.nan for r in results}
         return {r.seed: r.best(metric) if at == "best" else r.last(metric) for r in results}
 
@@ -160,6 +164,7 @@ class Comparison:
         return write_report(self, folder)
 
 
+@named_arguments(run, but=("method", "seed"))
 def compare(
     methods: Mapping[str, Algorithm],
     objective: Objective | Callable[[int], Objective],
@@ -200,7 +205,7 @@ def compare(
     """
     devices = named(devices)
     goal = Target.parse(target) if target is not None else None
-    runs = _Runs(methods, objective, clients, _seed_list(seeds), Path(out) if out is not None else None)
+    runs = _Runs(methods, objective, clients, _seed_list(seeds), output_folder(out) if out is not None else None)
     if reference is not None and reference not in methods:
         raise ConfigError(f"reference is {reference!r}, expected one of the methods; {nearest(reference, methods)}")
     starts = Starts(start, start_state)
@@ -253,6 +258,7 @@ def compare(
     )
     if metric is None:
         comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
+    write_names(comparison)
     return comparison
 
 
@@ -291,6 +297,7 @@ class _Runs:
                 raise ConfigError(
                     f"The label {label!r} is a {type(label).__name__}, expected text; write {str(label)!r}."
                 )
+            check_label(label)
             if not isinstance(method, Algorithm):
                 kind = type(method).__name__
                 raise ConfigError(f"{label}: got a {kind}, expected a Method, such as fedsub.methods.fedavg().")

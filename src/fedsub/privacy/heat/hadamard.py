@@ -2,8 +2,8 @@
 
 A client draws one of its rows, or ``reports`` of them, from a list that is padded to k, so that its length tells
 nothing, and says of each a single bit: the entry H[l, c] of a Hadamard matrix, at a place l that it draws and in the
-column c of its row, turned around with probability 1/(e^ε + 1). Bits of other columns cancel, as Σ_l H[l, a] H[l, b] = 0,
-and a fast Walsh–Hadamard transform adds all of them up in O(K log K):
+column c of its row, turned around with probability 1/(e^ε + 1). Bits of other columns cancel, for their columns are
+orthogonal, and a fast Walsh–Hadamard transform adds all of them up in O(K log K):
 
     n̂_m = (k/r) c Σ_reports b H[l, column(m)],     c = (e^ε + 1)/(e^ε − 1)
     Var n̂_m = N c² k²/r − n_m                       with a column for every row

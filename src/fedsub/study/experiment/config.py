@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedsub.disk.reading import check_depth, read_text
 from fedsub.errors import ConfigError, nearest
 
 Count = Annotated[int, Field(ge=1)]
@@ -43,6 +44,7 @@ class Data(Section):
     nulls: Literal["refuse", "drop", "own"] = "refuse"
     separator: str | None = None
     encoding: str | None = None
+    text: dict[str, Literal["characters", "words"]] = {}  # of LEAF files, texts to cut into lists of ids
     scale: Rate | None = None
     options: dict[str, Any] = {}
 
@@ -69,10 +71,10 @@ class Split(Section):
 
 # As `fedsub.objective.models.options_of` gives them, which would load torch.
 MODEL_OPTIONS: dict[str, tuple[str, ...]] = {
-    "lr": ("bias", "own_bias", "taste", "columns"),
-    "embedding": ("dim", "hidden", "own_bias", "taste", "columns"),
+    "lr": ("bias", "own_bias", "taste", "loss", "columns"),
+    "embedding": ("dim", "hidden", "own_bias", "taste", "loss", "columns"),
     "lstm": ("dim", "hidden", "layers", "word_std", "columns"),
-    "user-item": ("bias", "own_bias", "taste", "columns"),
+    "user-item": ("bias", "own_bias", "taste", "loss", "columns"),
     "din": ("dim", "faithful", "activation", "max_history", "columns"),
     "linear": ("bias", "loss"),
     "factorisation": ("rank", "offset", "columns"),
@@ -200,7 +202,7 @@ class Evaluation(Section):
     samples: Count | All | dict[str, Count | All] = 10_000
     final_samples: Count | All = 200_000
     slices: dict[str, Slice] = {}
-    metrics: list[str] | dict[str, str] = []
+    metrics: list[str] | dict[str, str] | None = None
     ranking: Rank | None = None
 
 
@@ -266,11 +268,20 @@ class Config(Section):
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, unchecked."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _toml(read_text(path).decode())
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    check_depth(found)
+    return found
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -279,8 +290,8 @@ def parse_set(text: str) -> dict[str, Any]:
     if equals and key.strip() and "\n" not in text:
         for attempt in (value, json.dumps(value.strip(), ensure_ascii=False)):
             try:
-                return tomllib.loads(f"{key.strip()} = {attempt}")
-            except tomllib.TOMLDecodeError:
+                return _toml(f"{key.strip()} = {attempt}")
+            except ValueError:
                 continue
     raise ConfigError(f"Cannot read --set {text!r}; write it like --set train.lr=0.3.")
 

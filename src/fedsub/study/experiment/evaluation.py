@@ -27,7 +27,7 @@ def plan_of(given: Evaluation, base: Path) -> Evaluate:
             name: function_of(spec, base, f"evaluate.metrics.{name}", EXAMPLE) for name, spec in given.metrics.items()
         }
     else:
-        metrics = [function_of(spec, base, "evaluate.metrics", EXAMPLE) for spec in given.metrics]
+        metrics = [function_of(spec, base, "evaluate.metrics", EXAMPLE) for spec in given.metrics or ()]
     return Evaluate(
         given.every,
         count,
@@ -40,7 +40,7 @@ def plan_of(given: Evaluation, base: Path) -> Evaluate:
 
 def metric_files(given: Evaluation, base: Path) -> list[Path]:
     """The files that metrics of the user's own are in."""
-    specs = given.metrics.values() if isinstance(given.metrics, dict) else given.metrics
+    specs = given.metrics.values() if isinstance(given.metrics, dict) else given.metrics or ()
     found = (find(spec, base) for spec in specs)
     return sorted({file for file in found if file is not None})
 

@@ -55,7 +55,8 @@ def columns(comparison: Comparison) -> list[Column]:
     times = [{r.seed: r.seconds for r in results} for results in runs]
     cells = [w.seconds(mean_std([*found.values()])[0]) for found in times]
     out.append(_column(comparison, "seconds per run", cells, times, keep=1))
-    gone = {i for i, label in enumerate(comparison.results) if label in comparison.diverged}
+    diverged = comparison.diverged
+    gone = {i for i, label in enumerate(comparison.results) if label in diverged}
     return [replace(col, best=col.best - gone) for col in out]
 
 
@@ -184,7 +185,7 @@ def _honest(comparison: Comparison, metric: str) -> list[Column]:
     """Beside the best value that of the last round, of the chosen one, and how far it is from the reference."""
     at = ("last", "chosen") if comparison.chosen_by else ("last",)
     out = [_metric(comparison, metric, name) for name in at]
-    found = {label: comparison.difference(label, metric) for label in comparison.results}
+    found = {label: comparison.difference(label, metric, at[-1]) for label in comparison.results}
     if any(found.values()):
         heading = f"{at[-1]} {w.short(metric, unit=False)} minus {w.cut(comparison.reference, 24)}, 95\u00a0%"
         out.append(Column(heading, [w.DASH if i is None else w.span(i.low, i.high) for i in found.values()]))

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsub.disk.files import JsonLines
 from fedsub.disk.provenance import packages as packages_here
+from fedsub.disk.seal import read_sealed
 from fedsub.disk.settings import leaves
 from fedsub.disk.versions import versions as here
+from fedsub.errors import StoreError
 from fedsub.running.result import Result
 
 if TYPE_CHECKING:
@@ -140,17 +143,15 @@ def events(found: list[Run]) -> dict[str, list[str]]:
 def _read(folder: Path | None, name: str) -> dict[str, Any]:
     """A JSON object of a run directory; a report does not fail because of one that is gone or damaged."""
     try:
-        data = json.loads((folder / name).read_bytes()) if folder is not None else {}
+        return read_sealed(folder / name) if folder is not None else {}
     except (OSError, ValueError):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _events(folder: Path | None) -> list[str]:
     try:
-        lines = (folder / "events.jsonl").read_bytes().splitlines() if folder is not None else []
-        return [str(json.loads(line)["event"]) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [str(line["event"]) for line in JsonLines.read(folder / "events.jsonl")] if folder is not None else []
+    except (OSError, StoreError, KeyError):
         return []
 
 

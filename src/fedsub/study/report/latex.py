@@ -5,8 +5,8 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from fedsub.disk.text import visible
 from fedsub.study.report.columns import columns, mark, notes
-from fedsub.study.report.html import visible
 from fedsub.study.report.table import HEADING_WIDTH, remarks, row_names
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from fedsub.study.report.table import COMMANDS, labels, remarks, row_names
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
 
+GENERATOR = '<meta name="generator" content="fedsub">'
 ABREAST = 11  # columns that a window of 1300 pixels shows side by side; further ones stand beneath
 TABLES = ("table.csv", "table.md", "table.tex")
 Section = tuple[str, str, str]  # its id, its heading, its HTML
@@ -24,7 +25,7 @@ Section = tuple[str, str, str]  # its id, its heading, its HTML
 
 def render(comparison: Comparison, folder: Path | None = None) -> str:
     """The page as text. With the ``folder`` that it will be in, plots are written there and files are linked."""
-    title = f"Comparison of {w.listed(labels(comparison))}"
+    title = f"Comparison of {w.named(labels(comparison), 'methods')}"
     figures = Figures(folder)
     found = sections(comparison, figures)
     found.append(("made", "how this was made", _made(comparison)))
@@ -52,7 +53,7 @@ def document(title: str, lead: str, sections: Sequence[Section], figures: Figure
     body = "".join(f'<section id="{n}"><h2>{e(h)}</h2>\n{text}</section>\n' for n, h, text in sections)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n{GENERATOR}\n'
         f'<meta http-equiv="Content-Security-Policy" content="{figures.policy}">\n'
         f"<title>{e(title)}</title>\n<style>\n{figures.style()}\n</style>\n</head>\n<body>\n<main>\n"
         f'<header><h1>{e(title)}</h1>\n<p>{e(lead)}</p>\n<nav aria-label="contents"><ul>{links}</ul></nav>'

@@ -41,9 +41,9 @@ def labels(comparison: Comparison) -> list[str]:
 
 def row_names(comparison: Comparison) -> list[str]:
     """The labels, those of methods that diverged with a mark: "FedAvg (diverged)", "FedAvg (2 of 3 diverged)"."""
-    names = []
+    names, diverged = [], comparison.diverged
     for label, results in comparison.results.items():
-        count = len(comparison.diverged.get(label, []))
+        count = len(diverged.get(label, []))
         mark = "" if not count else " (diverged)" if count == len(results) else f" ({count} of {len(results)} diverged)"
         names.append(w.one_line(label) + mark)
     return names
@@ -151,14 +151,14 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
     for metric in metrics:
         name = f"{rounds[-1]} {metric} minus {w.one_line(comparison.reference)}"
         head += [f"{name}: {part}" for part in ("mean", "low", "high", "seeds")]
-    rows = [head]
+    rows, diverged, by = [head], comparison.diverged, comparison.chosen_by
     for label, results in comparison.results.items():
         last = max((r.history[-1]["round"] for r in results if r.history), default=0)
-        row = [w.one_line(label), str(len(results)), str(len(comparison.diverged.get(label, []))), str(last)]
+        row = [w.one_line(label), str(len(results)), str(len(diverged.get(label, []))), str(last)]
         if target is not None:
             reached = [f for r in results if (f := r.first_round(target)) is not None]
             row += [str(len(reached)), *_pair(reached)]
-        if by := comparison.chosen_by:
+        if by:
             row += _pair([n for r in results if (n := r.best_round(by)) is not None])
         for metric in metrics:
             for at in rounds:
@@ -173,7 +173,7 @@ def csv_rows(comparison: Comparison) -> list[list[str]]:
         for count in counts:
             row += _pair(at_the_end(results, count))
         for metric in metrics:
-            row += _ends(comparison.difference(label, metric))
+            row += _ends(comparison.difference(label, metric, rounds[-1]))
         rows.append(row)
     return rows
 

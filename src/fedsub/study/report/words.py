@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from fedsub.disk.text import visible
 from fedsub.running.result import Target
 
 if TYPE_CHECKING:
@@ -188,8 +189,8 @@ def compact(count: int) -> str:
 
 
 def one_line(label: object) -> str:
-    """A label without line breaks, which no table can hold."""
-    return " ".join(str(label).split())
+    """A label without line breaks, which no table can hold, and without what a terminal would obey."""
+    return visible(" ".join(str(label).split()))
 
 
 def cut(label: object, most: int) -> str:
@@ -201,3 +202,8 @@ def cut(label: object, most: int) -> str:
 def listed(names: list[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def named(names: list[str], kind: str, most: int = 6) -> str:
+    """Names in a title: "a, b and c", long ones cut, or "34 methods" where they are many."""
+    return f"{len(names)} {kind}" if len(names) > most else listed([cut(name, 40) for name in names])

@@ -13,17 +13,18 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsub.checks import check_seed, check_whole, is_number
+from fedsub.checks import check_seed, check_whole, is_number, named_arguments
 from fedsub.data.clients import Clients
-from fedsub.disk.files import dump, remove_temporaries, write_atomic, writing
+from fedsub.disk.files import dump, make_folder, output_folder, remove_temporaries, write_atomic
 from fedsub.disk.provenance import provenance
+from fedsub.disk.text import csv_bytes
 from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError, nearest
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.running.result import Target
-from fedsub.running.run import Interrupted
+from fedsub.running.run import Interrupted, run
 from fedsub.study.comparing import _seed_list as seed_list
 from fedsub.study.tuning import space, table
 from fedsub.study.tuning.choose import Criterion, Setting, choose, warnings
@@ -66,18 +67,31 @@ class Tuning:
         """Every setting as text, * before the chosen ones."""
         return table.aligned(table.setting_rows(self))
 
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Tuning:
+        """A finished search read back from its directory, with every trial."""
+        from fedsub.study.tuning import kept
+
+        return kept.read(Path(folder))
+
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write trials.csv and, once the winners are known, winners.csv, deciles.csv and winners.txt."""
-        out = Path(folder)
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / "trials.csv", table.csv_bytes(table.trial_rows(self)))
-        write_atomic(out / "winners.csv", table.csv_bytes(table.winners_csv(self)))
-        write_atomic(out / "deciles.csv", table.csv_bytes(table.decile_rows(self)))
+        out = output_folder(folder)
+        make_folder(out)
+        write_atomic(out / "trials.csv", csv_bytes(table.trial_rows(self)))
+        write_atomic(out / "winners.csv", csv_bytes(table.winners_csv(self)))
+        write_atomic(out / "deciles.csv", csv_bytes(table.decile_rows(self)))
         write_atomic(out / "winners.txt", f"{self.table()}\n{self.trials_table()}".encode())
         return out
 
+    def page(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the page about the search, report.html, with its charts as PNG; returns the page."""
+        from fedsub.study.report import write_search
 
+        return write_search(self, folder)
+
+
+@named_arguments(run, but=("method", "seed"))
 def tune(
     methods: Iterable[str] | Mapping[str, Any],
     objective: Objective | Callable[[int], Objective],
@@ -130,7 +144,7 @@ def tune(
     train, held_out, whole = _parts(clients, validation, validation_seed, retrain)
     own, notes = space.assign(found, axes)
     kind, count = _how(own, search, trials)
-    folder = Path(out) if out is not None else None
+    folder = output_folder(out) if out is not None else None
     bench = Bench(
         objective, train, {"train": train, "validation": held_out}, {"engine": engine, "evaluate": plan, **options},
         folder and folder / "trials",
@@ -156,7 +170,7 @@ def tune(
         for note in tuning.notes:
             watch.on_note(note)
         if folder is not None:
-            tuning.save(folder)  # what was chosen is on the disk before the test split is touched
+            _keep(tuning, folder)  # what was chosen is on the disk before the test split is touched
         if test is not None:
             data = train if whole is None else whole
             splits = {"train": data, **({"validation": held_out} if whole is None else {}), "test": test}
@@ -173,8 +187,15 @@ def tune(
         )  # fmt: skip
         raise Interrupted(f"Stopped; {kept}.") from None
     if folder is not None:
-        tuning.save(folder)
+        _keep(tuning, folder)
     return tuning
+
+
+def _keep(tuning: Tuning, folder: Path) -> None:
+    from fedsub.study.tuning import kept
+
+    tuning.save(folder)
+    kept.write(tuning, folder)
 
 
 @dataclass
@@ -351,8 +372,6 @@ def _check(workers: Any, trials: Any, search: Any, seed: Any, rounds: Any, optio
 
 def _open(folder: Path, resume: bool, content: dict[str, Any]) -> None:
     """Take a directory: an empty one, or one of an earlier search if it is to go on."""
-    if folder.is_file():
-        raise ConfigError(f"{folder} is a file, not a directory; choose another.")
     if folder.exists() and any(folder.iterdir()):
         if not (folder / FILE).exists():
             raise ConfigError(f"{folder} is not empty and holds no search of fedsub tune; choose another directory.")
@@ -361,11 +380,10 @@ def _open(folder: Path, resume: bool, content: dict[str, Any]) -> None:
                 f"{folder} holds a search already; go on with it by resume=True (--resume), or choose another "
                 "directory."
             )
-    with writing(folder):
-        for part in ("trials", "winners"):
-            (folder / part).mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):
-                remove_temporaries(folder / part)
+    for part in ("trials", "winners"):
+        make_folder(folder / part)
+        with suppress(OSError):
+            remove_temporaries(folder / part)
     write_atomic(
         folder / FILE,
         dump({"format": "fedsub-tune", "version": 1, **content, "made_with": {**versions(), **provenance()}}, indent=2),

@@ -5,8 +5,6 @@ No times are in them, so that the same search makes the same files.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,17 +51,18 @@ def setting_rows(tuning: Tuning) -> Rows:
     rows = [["", "method", "trial", *tuning.axes, tuning.criterion.title, "train loss", "seeds that ended"]]
     for s in tuning.settings:
         ended = [t for t in s.trials if t.status == "finished"]
+        values = [tuning.criterion.value(t) for t in s.trials]
         rows.append([
             "*" if tuning.chosen.get(s.label) is s else "", s.label, str(s.number),
             *(show(s.values[name]) if name in s.values else w.DASH for name in tuning.axes),
-            _pm([tuning.criterion.value(t) for t in s.trials]), _pm([t.loss("train") for t in ended]),
+            _pm(values, tuning.criterion.title), _pm([t.loss("train") for t in ended]),
             "refused" if s.refused else f"{len(ended)} of {len(s.trials)}",
         ])  # fmt: skip
     return rows
 
 
-def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], heads: tuple[str, ...]) -> Rows:
-    """A row per method; ``cell`` makes the cells of one quantity, which ``heads`` tell apart."""
+def winner_rows(tuning: Tuning, cell: Callable[[str, Sequence[float]], list[str]], heads: tuple[str, ...]) -> Rows:
+    """A row per method; ``cell`` makes the cells of one named quantity, which ``heads`` tell apart."""
     tested = [t for trials in tuning.tested.values() for t in trials]
     kinds = _kinds(tuning, tested, "test")
     criterion = tuning.criterion
@@ -86,7 +85,8 @@ def winner_rows(tuning: Tuning, cell: Callable[[Sequence[float]], list[str]], he
             values.append([t.first(criterion.target) for t in winner.trials])
         values += [[t.metric("test", kind) for t in tuning.tested.get(label, [])] for kind in kinds]
         axes = [show(winner.values[name]) if name in winner.values else w.DASH for name in tuning.axes]
-        rows.append([label, str(count), str(len(winner.trials)), *axes, *(c for v in values for c in cell(v))])
+        cells = [c for name, v in zip(columns, values, strict=True) for c in cell(name, v)]
+        rows.append([label, str(count), str(len(winner.trials)), *axes, *cells])
     return rows
 
 
@@ -125,22 +125,30 @@ def winners_csv(tuning: Tuning) -> Rows:
     def ends(found: Interval | None) -> list[str]:
         return ["", "", ""] if found is None else [_exact(x) for x in (found.mean, found.low, found.high)]
 
-    rows = winner_rows(tuning, lambda v: [_exact(x) for x in mean_std([y for y in v if math.isfinite(y)])],
+    rows = winner_rows(tuning, lambda _, v: [_exact(x) for x in mean_std([y for y in v if math.isfinite(y)])],
                        (": mean", ": std"))  # fmt: skip
     differences = difference_rows(tuning, ends, (": mean", ": low", ": high")) or [[]] * len(rows)
     return [row + more[1:] for row, more in zip(rows, differences, strict=True)]
 
 
-def winners_text(tuning: Tuning) -> str:
-    text = aligned(winner_rows(tuning, lambda v: [_pm(v)], ("",)))
+def winners_cells(tuning: Tuning) -> Rows:
+    """For people: mean ± standard deviation in one cell."""
+    return winner_rows(tuning, lambda name, v: [_pm(v, name)], ("",))
+
+
+def difference_cells(tuning: Tuning) -> Rows:
+    """For people: a line per metric, for there are more of them than methods, and a column per method."""
     rows = difference_rows(tuning, lambda found: [w.DASH if found is None else w.span(found.low, found.high)], ("",))
     if not rows:
-        return text
-    _, *names = rows[0]
+        return []
     others = [row for row in rows[1:] if any(cell != w.DASH for cell in row[1:])]  # without the reference
-    turned = [["", *(row[0] for row in others)]]  # a line per metric: there are more of them than methods
-    turned += [[name, *(row[1 + i] for row in others)] for i, name in enumerate(names)]
-    return f"{text}\n95 % intervals of differences, seed by seed\n\n{aligned(turned)}"
+    return [["", *(row[0] for row in others)], *([n, *(r[i] for r in others)] for i, n in enumerate(rows[0]) if i)]
+
+
+def winners_text(tuning: Tuning) -> str:
+    text = aligned(winners_cells(tuning))
+    apart = difference_cells(tuning)
+    return f"{text}\n95 % intervals of differences, seed by seed\n\n{aligned(apart)}" if apart else text
 
 
 def aligned(rows: Rows) -> str:
@@ -154,24 +162,21 @@ def aligned(rows: Rows) -> str:
     return "\n".join(lines) + "\n"
 
 
-def csv_bytes(rows: Rows) -> bytes:
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue().encode()
-
-
 def _kinds(tuning: Tuning, trials: Sequence[Trial], split: str) -> list[str]:
     known = (*KINDS, *tuning.criterion.directions)
     return [kind for kind in known if any(kind in t.final.get(split, {}) for t in trials)]
 
 
-def _pm(values: Sequence[float]) -> str:
+def _pm(values: Sequence[float], name: str = "") -> str:
     """Mean ± standard deviation over the seeds; those without a value are counted, not averaged."""
     kept = [v for v in values if math.isfinite(v)]
     if not kept:
         return w.DASH
     mean, std = mean_std(kept)
-    text = w.number(mean, std if len(kept) > 1 else None)
+    if name.startswith("rounds to "):
+        text = f"{mean:.4g}" + (f" ± {std:.2g}" if len(kept) > 1 else "")
+    else:
+        text = w.number(mean, std if len(kept) > 1 else None)
     return text if len(kept) == len(values) else f"{text} ({len(kept)} of {len(values)})"
 
 

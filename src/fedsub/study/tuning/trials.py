@@ -22,7 +22,9 @@ from torch import nn
 
 from fedsub.data.clients import Clients
 from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
+from fedsub.disk.seal import check_seal, sealed
 from fedsub.errors import CheckpointError, DataError, RunError
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective, of_seed
@@ -81,7 +83,8 @@ class Job:
 
 @dataclass
 class Trial:
-    """What came of one. ``history`` has the evaluated rounds; ``failure`` says why it did not end."""
+    """What came of one. ``history`` has the evaluated rounds; ``failure`` says why it did not end; ``name`` is that of
+    its record, and of the run's directory if there is one."""
 
     seed: int
     rounds: int
@@ -90,6 +93,7 @@ class Trial:
     failure: str | None = None
     seconds: float = 0.0
     engine: str = ""
+    name: str = ""
     result: Result | None = field(default=None, repr=False, compare=False)  # of a winner: its run, with the model
 
     def module(self, module: nn.Module | Objective | None = None) -> nn.Module:
@@ -158,16 +162,16 @@ def perform(bench: Bench, job: Job) -> Trial:
                 rounds=job.rounds, out=out, resume=out is not None, **bench.options,
             )  # fmt: skip
         history = [r for r in result.history if any("." in name for name in r)]
-        trial = Trial(job.seed, job.rounds, history, result.final, None, result.seconds, result.engine)
+        trial = Trial(job.seed, job.rounds, history, result.final, None, result.seconds, result.engine, job.name)
         trial.result = _kept(result, bench)
     except RunError as error:
         if isinstance(error, Interrupted) or isinstance(error.__cause__, OSError):
             raise  # a full disk would stop the others too
-        trial = Trial(job.seed, job.rounds, failure=str(error), seconds=time.perf_counter() - begin)
+        trial = Trial(job.seed, job.rounds, failure=str(error), seconds=time.perf_counter() - begin, name=job.name)
     if file is not None:
         content = {"format": FORMAT, "version": VERSION, "id": job.id, "method": job.label}
         record = {name: value for name, value in vars(trial).items() if name in RECORD}
-        write_atomic(file, dump({**content, "settings": job.method.describe(), **record}))
+        write_atomic(file, dump(sealed({**content, "settings": job.method.describe(), **record})))
     if out is not None and trial.failure is None and not bench.checkpoints:
         shutil.rmtree(RunDir(out).checkpoints, ignore_errors=True)
     return trial
@@ -176,16 +180,20 @@ def perform(bench: Bench, job: Job) -> Trial:
 def read(bench: Bench, job: Job) -> Trial | None:
     """The record of a trial that was finished before."""
     file = bench.record(job)
-    if file is None or not file.exists():
-        return None
+    return None if file is None or not file.exists() else read_record(file, job.id)
+
+
+def read_record(file: Path, identity: str | None = None) -> Trial:
+    """A trial from its file, refused if it has another identity."""
     try:
+        check_seal(read_json(file))
         (content,) = JsonLines.read(file)  # a line, so that NaN and infinity are read back as numbers
-        if content["format"] != FORMAT or content["version"] != VERSION or content["id"] != job.id:
+        if content["format"] != FORMAT or content["version"] != VERSION or identity not in (None, content["id"]):
             raise ValueError("it is of another trial or version")
-        trial = Trial(**{name: content[name] for name in RECORD})
+        trial = Trial(**{name: content[name] for name in RECORD}, name=file.stem)
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise CheckpointError(f"{file} is damaged ({error}); delete it to train that trial again.") from error
-    if bench.keep and trial.failure is None and (run := file.with_suffix("")).is_dir():
+    if trial.failure is None and (run := file.with_suffix("")).is_dir():  # of a winner
         trial.result = finished_result(run)
     return trial
 

@@ -83,6 +83,9 @@ class Bits(LocalHeat):
 
     # Clients
 
+    def effort(self, size: int) -> int:
+        return size
+
     def memo(self, held: Holdings, words: Words) -> Array:
         chance = np.where(held.mask(), self.lasting.p, self.lasting.q)
         return uniform(words(PERMANENT, 0, held.size)) < chance

@@ -119,6 +119,10 @@ class Hadamard(LocalHeat):
 
     # Clients
 
+    def effort(self, size: int) -> int:
+        assert self.rows is not None
+        return self.rows + 3 * self.reports
+
     def memo(self, held: Holdings, words: Words) -> Array:
         """Reports as whole numbers: (hash function · K + place) · 2 + bit, int64 [clients, reports]."""
         assert self.rows is not None

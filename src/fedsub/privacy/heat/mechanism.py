@@ -25,7 +25,7 @@ from fedsub.privacy.heat.words import Array, Words, simulated
 from fedsub.privacy.spending import Spend
 
 BIT_BY_BIT = 2**24  # clients × rows up to which a simulation has every client answer
-_BLOCK = 2**21  # clients × rows that answer together
+_BLOCK = 2**21  # words of clients that answer together
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +141,10 @@ class LocalHeat(PrivateHeat):
         return memo
 
     @abstractmethod
+    def effort(self, size: int) -> int:
+        """Words that a client draws."""
+
+    @abstractmethod
     def tally(self, size: int) -> Tally: ...
     @abstractmethod
     def pack(self, answer: Array, size: int) -> bytes:
@@ -160,7 +164,7 @@ class LocalHeat(PrivateHeat):
 
     def ask(self, held: Holdings, seed: int, question: int = 0) -> Iterator[tuple[Array, Array]]:
         """(answers, weights) of a simulation's clients, some at a time."""
-        step = max(1, _BLOCK // max(held.size, 1))
+        step = max(1, _BLOCK // max(self.effort(held.size), 1))
         for begin in range(0, len(held), step):
             some = held.take(begin, min(begin + step, len(held)))
             words = simulated(seed, held.space.name, np.arange(begin, begin + len(some)))

@@ -128,6 +128,9 @@ def test_heat_that_is_given_is_counted_too() -> None:
     assert f"{np.count_nonzero(heat < 1)} are clipped to 30" in bound.notes[0]
     assert f"and {np.count_nonzero(heat > 30)} to 1" in bound.notes[0]
     assert bound.spends == ()
+    same, other = {name: heat.copy()}, {name: heat + 1}
+    assert fs.OverHolders(heat={name: heat}) == fs.OverHolders(heat=same)
+    assert fs.OverHolders(heat={name: heat}) != fs.OverHolders(heat=other)
 
 
 def test_other_methods_and_words() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedsub.checks import check_mix, check_number
 from fedsub.errors import MethodError
-from fedsub.method.heat import RESOLVABLE, RowHeat, check_names, check_source, sentences, whole_of
+from fedsub.method.heat import RESOLVABLE, GivenHeat, RowHeat, check_names, check_source, sentences, whole_of
 from fedsub.method.part import Total
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.objective.population import Population
@@ -66,7 +66,7 @@ class OverHolders:
     weighting: str = "clients"
     temper: float = 1.0
     max_coef: float | str | None = None
-    heat: PrivateHeat | dict[str, np.ndarray] | None = field(default=None, compare=False)
+    heat: PrivateHeat | dict[str, np.ndarray] | None = None
     groups: Groups | None = None
     needs_held = False
 
@@ -80,6 +80,8 @@ class OverHolders:
         if self.max_coef not in (None, RESOLVABLE):  # 1 is the coefficient of dense parameters
             check_number("max_coef", self.max_coef, least=1)
         check_source(self.heat, self.weighting != "clients", self.max_coef)
+        if isinstance(self.heat, dict):
+            object.__setattr__(self, "heat", GivenHeat(self.heat))
 
     def weight(self, sizes: np.ndarray) -> np.ndarray:
         return _weight(self.weighting, sizes)

@@ -13,6 +13,20 @@ from fedsub.privacy.heat import PrivateHeat
 from fedsub.privacy.spending import Spend
 
 RESOLVABLE = "resolvable"
+
+
+class GivenHeat(dict[str, np.ndarray]):
+    """Heat that somebody brings, by space; two of them are equal if their numbers are."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, dict) or self.keys() != other.keys():
+            return False
+        return all(np.array_equal(np.asarray(self[name]), np.asarray(other[name])) for name in self)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self))
+
+
 HeatSource = PrivateHeat | Mapping[str, np.ndarray] | None
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
-    from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox
+    from fedsub.method.parts import CentralDP, ClipRows, ControlVariates, LocalDP, NormalisedSteps, Personal, Prox
     from fedsub.method.sampling import Everyone, Uniform
     from fedsub.method.servers import Add
     from fedsub.method.servers.base import RowServer
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedsub.objective import losses, models
     from fedsub.objective.metric import Metric, metric
     from fedsub.objective.objective import Objective
+    from fedsub.privacy.budget import Budget
     from fedsub.round.evaluate import Evaluate
     from fedsub.round.ranking import Ranking
     from fedsub.running.callbacks import Callback, Progress
@@ -49,7 +50,9 @@ __all__ = [
     "SGD",
     "Adam",
     "Add",
+    "Budget",
     "Callback",
+    "CentralDP",
     "Clients",
     "ClipRows",
     "Comparison",
@@ -59,6 +62,7 @@ __all__ = [
     "FedsubError",
     "Interrupted",
     "LambdaPath",
+    "LocalDP",
     "MLflow",
     "Message",
     "Method",
@@ -123,12 +127,13 @@ _HOMES = {
     "errors": ("FedsubError",),
     "method.average": ("OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
-    "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox"),
+    "method.parts": ("CentralDP", "ClipRows", "ControlVariates", "LocalDP", "NormalisedSteps", "Personal", "Prox"),
     "method.sampling": ("Everyone", "Uniform"),
     "method.servers": ("Add",),
     "method.servers.base": ("RowServer",),
     "method.part": ("Message", "Part", "Start", "Total", "Work"),
     "method.slots": ("Method",),
+    "privacy.budget": ("Budget",),
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),

@@ -7,7 +7,7 @@ private (heat, perturbed row sets, the rounds of training) says what it spends, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedsub.checks import check_number, check_share, check_whole
 from fedsub.errors import MethodError
@@ -49,3 +49,7 @@ class Spend:
     @classmethod
     def gaussian(cls, what: str, noise: float, *, rate: float = 1.0, times: int = 1) -> Spend:
         return cls(what, "gaussian", noise=noise, rate=rate, times=times)
+
+    def __mul__(self, count: int) -> Spend:
+        """The same mechanism, that many times as often."""
+        return replace(self, times=self.times * count)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.parts import Personal
 from fedsub.method.slots import Method
@@ -22,6 +24,8 @@ from fedsub.round.remembered import Remembered
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import play
 from fedsub.trees import Tree
+
+EPSILON = "privacy.epsilon"  # the metric: what was spent up to a round
 
 
 class Trainer(Trains):
@@ -64,6 +68,15 @@ class Trainer(Trains):
     def settle(self, number: int) -> None:
         self.server.settle(number)
 
+    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
+        return {} if self.server.private is None else {EPSILON: self.server.private.epsilon}
+
+    def stops(self, number: int) -> str:
+        return "" if self.server.private is None else self.server.private.stops(number)
+
+    def spent(self) -> dict[str, Any]:
+        return {} if self.server.private is None else self.server.private.describe()
+
 
 class _Both(Remembered):
     """What both halves remember, for a checkpoint of the simulation."""
@@ -74,7 +87,8 @@ class _Both(Remembered):
         moved = dict(server.moved) | {name: server.moved[table] for name, (_, table) in server.tables().items()}
         tables |= {f"client/{name}": value for name, value in here.memory.tensors.items()}
         moved |= {f"client/{name}": one for name, one in here.memory.moved.items()}
-        super().__init__(server.small(), tables, moved, all_rows=server.rule.whole_tables)
+        eager = server.noised is not None and server.noised.part.eager
+        super().__init__(server.small(), tables, moved, all_rows=server.rule.whole_tables or eager)
 
     @property
     def tracking(self) -> bool:

@@ -103,6 +103,7 @@ class Result:
     params: Tree = field(default_factory=dict, repr=False)
     problem: Problem | None = field(default=None, repr=False)
     directions: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the user's own metrics and rankings
+    privacy: dict[str, Any] = field(default_factory=dict, repr=False)  # what was spent: epsilon, delta, on what
     objective: Callable[[], Objective] | None = field(default=None, repr=False)  # makes it, where it is known
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
@@ -182,6 +183,7 @@ class Result:
             "diverged": self.diverged,
             "directions": dict(self.directions),
             "final": self.final,
+            **({"privacy": self.privacy} if self.privacy else {}),
         }
 
 

@@ -289,4 +289,5 @@ def finished_result(path: str | os.PathLike[str]) -> Result:
             f"{file} is missing or damaged ({reason}); delete {folder} to train it again, or only its result.json "
             "to go on from its newest checkpoint with resume."
         ) from err
-    return Result(history=history, path=folder, directions=summary.get("directions", {}), **fields)
+    more = {key: summary.get(key, {}) for key in ("directions", "privacy")}
+    return Result(history=history, path=folder, **more, **fields)

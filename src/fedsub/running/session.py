@@ -145,14 +145,16 @@ class Session:
         with deferred_interrupt() as interrupted:
             if not self.history:
                 self._record({"round": 0, "loss": None, "clients": 0, "down": 0, "up": 0, **initial})
-            while number < rounds and not done:
+            stopped = trainer.stops(number + 1) if number < rounds and not done else ""
+            while number < rounds and not done and not stopped:
                 number += 1
                 begin, cpu = time.perf_counter(), time.process_time()
                 report = trainer.round(number)
                 now.round = number
                 record = self._describe(number, report)
                 self.spent = time.perf_counter() - start
-                last = number == rounds
+                stopped = trainer.stops(number + 1) if number < rounds else ""
+                last = number == rounds or bool(stopped)
                 if number % evaluator.plan.every == 0 or last:
                     record |= evaluate_at(trainer, evaluator, number)
                     done = stop_at_target and goal is not None and goal.reached(record)
@@ -163,6 +165,8 @@ class Session:
                     self._save(trainer, number)
                 if interrupted() and not last and not done:
                     raise Interrupted(self._how_to_resume(number))
+            if stopped and not done:
+                self.event(stopped)
             trainer.settle(number)
             final = evaluator.final(trainer.model(number))
             self._tell_of(evaluator)
@@ -181,6 +185,7 @@ class Session:
             params=self.params,
             problem=self.problem,
             directions=evaluator.plan.directions,
+            privacy=trainer.spent(),
         )
         if self.dir is not None:
             model = trainer.model(number)

@@ -44,7 +44,7 @@ def updates(parts: tuple[fs.Part, ...] = ()) -> tuple[list[fs.Tree], np.ndarray]
 
 
 def test_the_sum_of_clipped_updates_is_divided_by_the_expected_number() -> None:
-    clip, sent = 0.3, updates()[0]
+    clip, sent = 1.05, updates()[0]
     assert len(sent) not in (0, 4)
     lengths = [sum(float(v.square().sum()) for v in one.values()) ** 0.5 for one in sent]
     assert min(lengths) < clip < max(lengths)
@@ -54,7 +54,7 @@ def test_the_sum_of_clipped_updates_is_divided_by_the_expected_number() -> None:
     trainer.round(1)
     for name, value in trainer.params.items():
         total = sum(one[name] * min(1.0, clip / length) for one, length in zip(sent, lengths, strict=True))
-        torch.testing.assert_close(value - before[name], total / 4, rtol=2e-6, atol=1e-12)
+        torch.testing.assert_close(value - before[name], total / 4, rtol=0, atol=1e-6)
 
 
 def test_noise_covers_the_whole_table_with_the_right_spread() -> None:
@@ -160,9 +160,8 @@ def test_it_works_with_personal_parameters_and_a_proximal_term() -> None:
     assert bool((result.params["emb.weight"] != world()[0].module.get_parameter("emb.weight")).all())
 
 
-@pytest.mark.parametrize("part", [fs.CentralDP(clip=0.3, noise=0.5), fs.CentralDP(clip=0.3, noise=0.5, secret="cd" * 32)])
-def test_it_is_the_same_in_every_engine(part: fs.Part) -> None:
-    check_part(part, method=method(per_round=3))
+def test_it_is_the_same_in_every_engine() -> None:
+    check_part(fs.CentralDP(clip=0.3, noise=0.5), method=method(per_round=3))
 
 
 def test_a_codec_that_only_leaves_out_may_follow() -> None:

@@ -3,10 +3,10 @@
 The noise of one entry over the rounds is a random walk W(t) with steps of variance 1. What a row has missed from the
 end of round a to the end of round b is W(b) − W(a), of variance b − a, and it must not depend on when the row was read
 in between: otherwise reading twice would show two noises over one sum. So W is a function of (key, parameter, row,
-column, t) that can be looked into anywhere. Rounds are cut into blocks of 64. Of a block first the sum is drawn, of
-variance 64, and then, where somebody looks inside, by halves, what the walk does at the middle given its ends
+column, t) that can be looked into anywhere. Rounds are cut into blocks of 256. Of a block first the sum is drawn, of
+variance 256, and then, where somebody looks inside, by halves, what the walk does at the middle given its ends
 (P. Lévy's construction of Brownian motion: the middle of a stretch of l rounds has the mean of its ends and the
-variance l/4 about it). One round costs seven normal numbers, a gap of k rounds about k/64 + 12.
+variance l/4 about it). One round costs nine normal numbers, a gap of k rounds at most k/256 + 17.
 
 Where the random words come from is `Counted`, which anybody who knows the seed of the run can compute, for simulation;
 or `Keyed`, ChaCha20 under a secret key, for a server whose noise protects somebody.
@@ -29,17 +29,20 @@ from fedsub import rng
 from fedsub.errors import MethodError
 from fedsub.privacy.chacha import blocks
 
-BLOCK = 64  # rounds
+BLOCK = 256  # rounds
 AT_ONCE = 1 << 14  # numbers that are drawn together: they stay in the processor's cache
 LEAST = 16  # bytes of a secret
 
 
 class Words(Protocol):
-    def __call__(self, parameter: int, rows: np.ndarray, node: np.ndarray | int, count: int) -> np.ndarray:
-        """``count`` random words of some rows (int64 [n]) of a parameter, for one node of each walk: uint64 [n, count].
+    """Random words by parameter, row, node of the row's walk, and column."""
 
-        ``count`` is even.
-        """
+    def of(self, parameter: int, rows: np.ndarray) -> np.ndarray:
+        """What `draw` needs of some rows (int64 [n]), [n, …]."""
+        ...
+
+    def draw(self, rows: np.ndarray, node: np.ndarray | int, count: int) -> np.ndarray:
+        """``count`` words, which is even, of what `of` gave and a node (of each row, or one): uint64 [n, count]."""
         ...
 
 
@@ -49,9 +52,11 @@ class Counted:
 
     seed: int
 
-    def __call__(self, parameter: int, rows: np.ndarray, node: np.ndarray | int, count: int) -> np.ndarray:
-        words = rng.key(rng.key(self.seed, rng.NOISE, parameter, rows).view(np.int64), node)
-        return rng.mix(rng.mix(words)[:, None] + np.arange(count, dtype=np.uint64))
+    def of(self, parameter: int, rows: np.ndarray) -> np.ndarray:
+        return rng.key(self.seed, rng.NOISE, parameter, rows).view(np.int64)
+
+    def draw(self, rows: np.ndarray, node: np.ndarray | int, count: int) -> np.ndarray:
+        return rng.mix(rng.key(rows, node)[:, None] + np.arange(count, dtype=np.uint64))
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,16 @@ class Keyed:
 
     key: bytes = field(repr=False)
 
-    def __call__(self, parameter: int, rows: np.ndarray, node: np.ndarray | int, count: int) -> np.ndarray:
+    def of(self, parameter: int, rows: np.ndarray) -> np.ndarray:
+        parts = np.broadcast_to(np.int64(parameter) << 16, rows.shape), rows & 0xFFFFFFFF, rows >> 32
+        return np.stack(parts, 1).astype(np.uint32)
+
+    def draw(self, rows: np.ndarray, node: np.ndarray | int, count: int) -> np.ndarray:
         each = -(-count // 8)
         place = np.empty((4, len(rows), each), np.uint32)
-        place[0] = np.arange(each, dtype=np.uint32) | np.uint32(parameter << 16)
-        place[1] = (rows & 0xFFFFFFFF).astype(np.uint32)[:, None]
-        place[2] = (rows >> 32).astype(np.uint32)[:, None]
-        place[3] = np.broadcast_to(np.asarray(node), rows.shape).astype(np.uint32)[:, None]
+        place[:3] = rows.T[:, :, None]
+        place[0] |= np.arange(each, dtype=np.uint32)
+        place[3] = np.broadcast_to(np.asarray(node), len(rows)).astype(np.uint32)[:, None]
         return blocks(self.key, place.reshape(4, -1)).reshape(len(rows), -1)[:, :count]
 
 
@@ -130,23 +138,22 @@ class Walks:
 
     def dense(self, parameter: int, count: int, since: int, until: int) -> np.ndarray:
         """The same of ``count`` entries that are no rows, float64 [count]."""
-        width = min(BLOCK, max(1, count))
+        width = min(64, max(1, count))
         return self.rows(parameter, np.arange(-(-count // width)), width, since, until).reshape(-1)[:count]
 
     def _between(self, parameter: int, rows: np.ndarray, width: int, a: np.ndarray | int, b: int) -> np.ndarray:
-        out = np.zeros((len(rows), width))
+        out, even = np.zeros((len(rows), width)), width + width % 2
+        source = self.words.of(parameter, rows)
 
         def enter(weight: np.ndarray | float, node: np.ndarray | int) -> None:
             """Add ``weight`` normal numbers of a node of each row's walk."""
-            if not isinstance(weight, np.ndarray):
-                if weight:
-                    out.__iadd__(weight * normal(self.words(parameter, rows, node, width + width % 2), width))
-                return
-            some = np.flatnonzero(weight)
-            if len(some):
-                at = node[some] if isinstance(node, np.ndarray) else node
-                drawn = normal(self.words(parameter, rows[some], at, width + width % 2), width)
-                out[some] += weight[some, None] * drawn
+            some = np.flatnonzero(weight) if isinstance(weight, np.ndarray) else np.arange(len(rows) if weight else 0)
+            if len(some) == len(rows):
+                factor = weight[:, None] if isinstance(weight, np.ndarray) else weight
+                out.__iadd__(factor * normal(self.words.draw(source, node, even), width))
+            elif len(some):
+                at, each = node[some] if isinstance(node, np.ndarray) else node, np.asarray(weight)[some, None]
+                out[some] += each * normal(self.words.draw(source[some], at, even), width)
 
         first, last = a // BLOCK, b // BLOCK
         for block in range(int(np.min(first)), last + 1):  # the sums of whole blocks, and shares of those cut

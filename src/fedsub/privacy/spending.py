@@ -31,11 +31,21 @@ class Spend:
     rate: float = 1.0
     times: int = 1
 
+    def __str__(self) -> str:
+        often = f"{self.times} × " if self.times != 1 else ""
+        if self.kind == "gaussian":
+            return f"{often}normal noise of {self.noise:.4g} sensitivities"
+        delta = f", δ = {self.delta:g}" if self.delta else ""
+        return f"{often}ε = {self.epsilon:.4g}{delta}" if math.isfinite(self.epsilon) else "an ε without bound"
+
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise MethodError(f"A Spend is of kind {' or '.join(KINDS)}; got {self.kind!r}.")
         if self.kind == "pure":
-            check_number("epsilon", self.epsilon, least=0)
+            if not self.epsilon >= 0:  # infinite: nothing is promised, and no budget has room for it
+                raise MethodError(
+                    f"epsilon of a Spend must be a number of at least 0, or infinite; got {self.epsilon!r}."
+                )
         else:
             check_number("noise", self.noise, least=0)
         check_number("delta", self.delta, least=0)

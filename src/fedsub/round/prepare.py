@@ -20,13 +20,11 @@ from fedsub.round.here import Here
 from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
 from fedsub.round.predict import PersonalModel
+from fedsub.round.private import EPSILON
 from fedsub.round.remembered import Remembered
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import play
 from fedsub.trees import Tree
-
-EPSILON = "privacy.epsilon"  # the metric: what was spent up to a round
-
 
 class Trainer(Trains):
     """A server and clients in one process. ``scratch`` is a folder for what clients keep, if memory is too small."""

@@ -26,6 +26,8 @@ from fedsub.privacy.noise import Counted, Walks
 from fedsub.privacy.spending import Spend
 from fedsub.trees import Tree
 
+EPSILON = "privacy.epsilon"  # the metric: what was spent up to a round
+
 
 class Spending:
     """What a method has spent of its budget: heat once, and every round that was played."""
@@ -62,15 +64,10 @@ class Spending:
         )
 
     def describe(self) -> dict[str, Any]:
-        """For a run's result."""
-        spends = [
-            {k: v for k, v in vars(s).items() if v == v} for s in self.spends()  # what does not belong to a kind is NaN
-        ]  # fmt: skip
+        """What was spent on what, as plain JSON; what does not belong to a kind of mechanism is NaN and left out."""
         limit = {"budget": self.budget.epsilon} if self.budget.epsilon != float("inf") else {}
-        return {
-            "epsilon": self.epsilon, "delta": self.budget.delta, "accountant": self.budget.accountant, **limit,
-            "spends": spends,
-        }  # fmt: skip
+        spends = [{k: v for k, v in vars(spend).items() if v == v} for spend in self.spends()]
+        return {"delta": self.budget.delta, "accountant": self.budget.accountant, **limit, "spends": spends}
 
 
 class OfClients(Spending):

@@ -20,10 +20,12 @@ from fedsub.method.training import Trains
 from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
+from fedsub.round.private import EPSILON
 from fedsub.running import going_on, keep
 from fedsub.running.now import Now
 from fedsub.running.result import Result, Target, divergence
 
+PRIVACY = "privacy.json"  # what was spent up to the newest checkpoint; rounds behind it are played again alike
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
 
 
@@ -172,6 +174,9 @@ class Session:
             self._tell_of(evaluator)
         if said := divergence(self.history):
             self.event(said)
+        privacy = trainer.spent()
+        if privacy:
+            privacy = {"epsilon": trainer.measures({})[EPSILON], **privacy}
         result = Result(
             method=self.method.name,
             seed=self.config["seed"],
@@ -185,7 +190,7 @@ class Session:
             params=self.params,
             problem=self.problem,
             directions=evaluator.plan.directions,
-            privacy=trainer.spent(),
+            privacy=privacy,
         )
         if self.dir is not None:
             model = trainer.model(number)
@@ -250,6 +255,8 @@ class Session:
         if self.saved is None or self.dir is None:
             return
         self.dir.flush()
+        if spent := trainer.spent():
+            write_atomic(self.dir.path / PRIVACY, dump(spent))
         state = trainer.state
         tensors = {name: self.params[name] for name in self.problem.dense} | state.small()
         meta = {"files": self.dir.positions(), "seconds": self.spent, "engine": trainer.engine.name}

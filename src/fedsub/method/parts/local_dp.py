@@ -11,8 +11,9 @@ import torch
 from fedsub import rng
 from fedsub.checks import check_whole
 from fedsub.errors import MethodError
-from fedsub.method.part import Message, Work
+from fedsub.method.part import Message, Part, Work
 from fedsub.method.parts.bounded import BoundedUpdate
+from fedsub.method.parts.personal import Personal
 from fedsub.privacy.accounting import calibrate
 from fedsub.privacy.noise import normal
 from fedsub.privacy.spending import Spend
@@ -56,6 +57,10 @@ class LocalDP(BoundedUpdate):
         noise = 2 * calibrate(epsilon, delta, participations, 1.0, accountant=accountant)
         return cls(clip, noise, epsilon, delta, accountant, secret=secret)
 
+    def _check_after(self, other: Part) -> None:
+        if isinstance(other, Personal):
+            raise MethodError("Personal takes parameters out of what is sent; put it before LocalDP.")
+
     def spend(self, participations: int) -> Spend:
         """What a client has spent that took part so many times."""
         assert self.noise is not None
@@ -88,9 +93,8 @@ class LocalDP(BoundedUpdate):
             drawn = np.empty((rows, width))
             for word, begin, count in zip(words.tolist(), starts.tolist(), counts.tolist(), strict=True):
                 source = self.secret.words(word)
-                drawn[begin : begin + count] = normal(
-                    source(place, np.arange(count), 0, width + width % 2), width
-                )  # fmt: skip
+                own = source.draw(source.of(place, np.arange(count)), 0, width + width % 2)
+                drawn[begin : begin + count] = normal(own, width)
         if name in work.padding:
             drawn[starts[counts > 0]] = 0.0
         return drawn

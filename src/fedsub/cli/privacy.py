@@ -1,4 +1,4 @@
-"""`fedsub privacy`: plan what a run will spend, and see what one has spent."""
+"""`fedsub privacy`: plan what a run will spend, see what one has spent, attack one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedsub.cli.commands import Json, examples
 from fedsub.errors import ConfigError
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Differential privacy: plan a run, see what one has spent."
+    no_args_is_help=True, rich_markup_mode="markdown", help="Differential privacy: plan a run, see what one has spent, attack one."
 )
 
 
 @app.callback()
 def privacy() -> None:
-    """Differential privacy: plan a run, see what one has spent."""
+    """Differential privacy: plan a run, see what one has spent, attack one."""
 
 
 @app.command(epilog=examples(
@@ -84,6 +84,40 @@ def plan(
     if out is not None:
         view.line(f"Picture: {out}")
     view.finish({"noise": made.noise, "rate": rate, "rounds": rounds, "delta": delta, "heat": heat, "table": rows})
+
+
+@app.command(epilog=examples(
+    "fedsub privacy audit --noise 1 --rate 0.5 --rounds 50",
+    "fedsub privacy audit --noise 0 --canaries 2000",
+))  # fmt: skip
+def audit(
+    noise: Annotated[float, typer.Option(help="Noise of CentralDP, a multiple of clip; 0 for none.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to be played.")] = 50,
+    rate: Annotated[float, typer.Option(help="Chance that a client takes part in a round.")] = 0.5,
+    canaries: Annotated[int, typer.Option(min=20, help="Clients made to be seen, half of which are there.")] = 1000,
+    guesses: Annotated[float, typer.Option(help="Share of the canaries on which the attacker guesses.")] = 0.2,
+    delta: Annotated[float, typer.Option(help="δ of both bounds.")] = 1e-5,
+    eager: Annotated[bool, typer.Option("--eager", help="Noise for all rows in every round.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of coins, cohorts and noise.")] = 0,
+    json: Json = False,
+) -> None:
+    """Attack a run: a lower bound on ε from guesses who was there, beside the accountant's upper bound."""
+    from dataclasses import asdict
+
+    from fedsub.cli.show import View
+    from fedsub.study.audit import audit as attack
+
+    view = View(as_json=json)
+    with view.busy("Training on canaries"):
+        found = attack(
+            noise, rounds=rounds, rate=rate, canaries=canaries, guesses=guesses, delta=delta, eager=eager, seed=seed
+        )
+    view.line(f"{found.correct} of {found.guesses} guesses on {found.canaries:,} canaries are right")
+    upper = f"{found.upper:.4g}" if found.upper < float("inf") else "none (without noise)"
+    view.line(f"ε at δ = {delta:g}: above {found.lower:.4g} ({found.confidence:.0%}), below {upper} (accountant)")
+    if found.lower > found.upper:
+        view.line("The guesses refute the accountant: something is less private than it is said to be.")
+    view.finish({**asdict(found), "upper": found.upper if found.upper < float("inf") else None})
 
 
 @app.command(epilog=examples("fedsub privacy spent runs/private", "fedsub privacy spent runs/private --json"))

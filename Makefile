@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "optuna>=4" "dp-accounting>=0.6,<0.7" playwright "ruff>=0.9" pyright
-SITE := "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.29"
+DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "optuna>=4" "dp-accounting>=0.6,<0.7" "cryptography>=42" playwright "ruff>=0.9" pyright
+SITE := "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.29" "nbconvert>=7.16" "ipykernel>=6.29" build
 
-.PHONY: demo test test-slow lint bench docs dist clean
+.PHONY: demo test test-slow lint bench docs notebooks dist clean
 
 $(BIN)/fedsub: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,7 +24,7 @@ demo: $(BIN)/fedsub
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.docs
 	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.dev
@@ -39,13 +39,16 @@ $(VENV)/.docs: $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(SITE)
 	@touch $@
 
-# The site, into site/index.html; a warning is an error (mkdocs.yml).
+# The site, into site/index.html; a warning is an error (mkdocs.yml), unless --quiet hides it.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# Runs the notebooks from the top and keeps what they print; tests/test_notebooks.py runs their cells.
+notebooks: $(VENV)/.docs
+	$(BIN)/python -m nbconvert --to notebook --execute --inplace docs/notebooks/*.ipynb
 
 # A wheel and a source distribution, into dist/.
-dist: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+dist: $(VENV)/.docs
 	$(BIN)/python -m build --outdir dist .
 
 clean:

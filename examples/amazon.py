@@ -24,8 +24,12 @@ train, test = (part.drop("holdout") for part in clients.split(by="column", colum
 for name, auc in baseline_auc(train, test).items():
     print(f"{name}: AUC {auc['auc']:.3f}, on items seen in training {auc['auc_seen']:.3f}")
 
+
 # %% The network of the paper; faithful=True repeats the quirks of its released code
-objective = fs.models.make_objective(train, "din", max_history=20)
+def objective(seed: int) -> fs.Objective:
+    """For every seed initial values of its own."""
+    return fs.models.make_objective(train, "din", max_history=20, seed=seed)
+
 
 # %% Settings of the released code. The tempered correction does not overfit the rarest items as fast.
 common = dict(

@@ -2,7 +2,7 @@
 
 python examples/convex.py [ROUNDS]
 
-Needs scikit-learn (pip install 'fedsub[sklearn]') for the data that come with it.
+Needs scikit-learn (pip install -e '.[sklearn]') for the data that come with it.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 python examples/mixture.py path|methods|coins|bounds|maml [DIRECTORY]
 
-Needs scikit-learn (pip install 'fedsub[sklearn]') for its breast cancer data: 569 samples, 30 features and a bias, cut
+Needs scikit-learn (pip install -e '.[sklearn]') for its breast cancer data: 569 samples, 30 features and a bias, cut
 into 20 clients, sorted by label (clients differ) or at random (clients are alike). Everything is in float64, so that
 rounding does not limit what is measured.
 """

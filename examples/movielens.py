@@ -1,15 +1,16 @@
 """MovieLens-1M: heat, then FedAvg against FedSubAvg at the papers' settings.
 
-python examples/movielens.py DIR     (DIR holds ratings and users, as .dat or .parquet)
+python examples/movielens.py DIR     (DIR holds ratings and users, .dat or .parquet, or a folder movielens-1m of them)
 """
 
 import sys
+from pathlib import Path
 
 import fedsub as fs
 
 if len(sys.argv) != 2:
     sys.exit(__doc__)
-clients = fs.movielens(sys.argv[1]).drop("timestamp")
+clients = fs.datasets.load("movielens-1m", Path(sys.argv[1])).drop("timestamp")
 print(f"feature heat dispersion: {fs.heat.summarise(clients).overall.dispersion:,.0f}")
 
 train, test = clients.split(0.8, seed=0)

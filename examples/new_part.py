@@ -39,6 +39,10 @@ leashed = fs.Method(
 )
 plain = fs.methods.fedsubavg(lr=0.3, clients_per_round=30, temper=0.5)
 comparison = fs.compare(
-    {"FedSubAvg": plain, "leashed": leashed}, fs.models.make_objective(train), train, test=test, rounds=100
+    {"FedSubAvg": plain, "leashed": leashed},
+    lambda seed: fs.models.make_objective(train, seed=seed),
+    train,
+    test=test,
+    rounds=100,
 )
 print(comparison.table())

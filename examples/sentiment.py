@@ -23,8 +23,14 @@ print(f"{real or 'sentiment-like'}: {spread:,.0f} times as many authors use the 
 
 # %% The model: an ordinary nn.Module with nn.LSTM inside, and its objective
 train, test = clients.split(0.8, seed=0)
-objective = fs.models.make_objective(train, "lstm")
-print(objective.module)
+
+
+def objective(seed: int) -> fs.Objective:
+    """For every seed initial values of its own."""
+    return fs.models.make_objective(train, "lstm", seed=seed)
+
+
+print(objective(0).module)
 
 # %% The paper's setting, and what an adaptive server adds. tau is small: words of few authors must be able to move.
 common = dict(clients_per_round=50, local_steps=10, batch_size=5)

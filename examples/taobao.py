@@ -23,9 +23,14 @@ else:
     train, test = (part.drop("holdout") for part in clients.split(by="column", column="holdout"))
 print(train)
 
+
 # %% Tables are found by the names of the columns
-objective = fs.models.make_objective(train, "din", max_history=20)
-print(dict(objective.tables))
+def objective(seed: int) -> fs.Objective:
+    """For every seed initial values of its own."""
+    return fs.models.make_objective(train, "din", max_history=20, seed=seed)
+
+
+print(dict(objective(0).tables))
 
 # %% A large population, of which few take part: the correction is large. Small gradients keep single rows from jumping
 # (docs/results.md: with a norm of 5 nothing is learned here); a cap on the correction is another way.

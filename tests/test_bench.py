@@ -1,12 +1,15 @@
 """The benchmark on tiny workloads: every contender runs, and those that do the same work agree."""
 
+import io
 import json
+import sys
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 from fedsub import methods
 from fedsub.data.twins import TWINS
@@ -14,7 +17,7 @@ from fedsub.errors import ConfigError
 from fedsub.method.batches import draw
 from fedsub.method.groups import Cohort
 from fedsub.study import bench
-from fedsub.study.bench import growth, mixture, zoo
+from fedsub.study.bench import growth, mixture, secure, zoo
 from fedsub.study.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
 from fedsub.study.bench.timing import interleave
 from fedsub.study.bench.workloads import WORKLOADS, Workload, sentences
@@ -224,3 +227,26 @@ def test_the_mixture_averages_when_the_coin_says_so():
 def test_reference_workloads_are_batched(name):
     """Also where small updates stand beside large weights of clients, whose rounding is as large."""
     assert Federated(WORKLOADS[name], "batched").reason == "engine batched: agrees with serial on two clients"
+
+
+def test_a_secure_sum_is_measured(capsys):
+    """Every stage takes time, the ratios are those of the least turns, and the table says them."""
+    found = secure.run(rounds=2, clients=4, values=2000)
+    assert [len(found[name]) for name in (*secure.MEASURED, "flower")] == [2, 2, 2, 2, 2, 0]
+    assert all(turn[stage] > 0 for turn in found["client"] for stage in secure.STAGES)
+    figures = secure.figures(found)
+    assert figures["client_per_masks"] == min(sum(t.values()) for t in found["client"]) / min(found["masks"])
+    assert figures["masks_speed"] == min(found["chacha"]) / min(found["masks"])
+    assert found["bytes"]["up"] > found["bytes"]["plain"] == 8000
+    out = Console(width=200, file=io.StringIO())
+    out.print(secure.table(found))
+    assert "a client / its masks" in out.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_secure_sum_is_measured_beside_flower_only_where_there_is_one():
+    with pytest.raises(ConfigError, match="takes a Python that has flwr"):
+        secure.run(rounds=1, clients=3, values=100, flower=sys.executable)
+    with pytest.raises(ConfigError, match="add --secure"):
+        bench.main(flower=sys.executable)
+    with pytest.raises(ConfigError, match="data of its own"):
+        bench.main(["w1"], secure=True)

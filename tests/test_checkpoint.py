@@ -18,6 +18,7 @@ from torch import Tensor
 from fedsub.disk import checkpoint, tensorfile
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import TEMPORARY
+from fedsub.disk.seal import seal_of
 from fedsub.errors import CheckpointError, RunError
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.bool]
@@ -92,7 +93,7 @@ def flip(path: Path, bit: int) -> None:
 def reseal(path: Path, **changes: object) -> None:
     """Change a record as another program would have written it."""
     data = json.loads(path.read_bytes()) | changes
-    path.write_text(json.dumps(data | {"seal": checkpoint._seal(data)}))
+    path.write_text(json.dumps(data | {"seal": seal_of(data)}))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

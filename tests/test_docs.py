@@ -84,8 +84,11 @@ def test_the_round_on_the_page_is_the_round():
     assert inspect.getsource(play) in (ROOT / "docs/architecture.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["metrics", "ranking"])
-def test_pages_about_measures_run(page: str, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("page", ["metrics", "ranking", "serving"])
+def test_pages_that_stand_alone_run(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     for code in python_of(ROOT / f"docs/{page}.md"):
         exec(code, names)

@@ -1,55 +1,55 @@
 """The page in a real browser: values under the pointer, methods on and off, axes, zoom, widths, paper, no scripts.
 
-Chromium of the system (Debian: chromium) driven by playwright; skipped where one of them is missing.
+The browser is that of tests/conftest.py; skipped where there is none.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_pages import LOSSES, search
 from test_report import make
 
 from fedsub.running.result import Target
 from fedsub.study.comparing import Comparison
-from fedsub.study.report import write_report
+from fedsub.study.report import write_book, write_report, write_search
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 NASTY = 'A "very" <b>long</b> name of a method_with_settings'
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
-    with sync_api.sync_playwright() as play:
-        args = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        chromium = play.chromium.launch(executable_path=found, args=args)
-        yield chromium
-        chromium.close()
-
-
-def report(folder: Path) -> Path:
+def comparison(*more: str) -> Comparison:
     """Three methods, three seeds, a target and two splits: the table that once was cut off at 1300 pixels."""
     curves = {"FedAvg": (0.69, 0.68, 0.66), NASTY: (0.69, 0.64, 0.60), "central": (0.69, 0.63, 0.61)}
+    curves |= dict.fromkeys(more, (0.69, 0.67, 0.65))
     runs = {
         label: [make(label, s, tuple(v + s / 1000 for v in values), splits=("train", "test"),
                      bytes_=0 if label == "central" else 1_000_000) for s in range(3)]
         for label, values in curves.items()
     }  # fmt: skip
-    return write_report(Comparison(runs, Target.parse("train.ce<=0.65"), "train.ce"), folder)
+    return Comparison(runs, Target.parse("train.ce<=0.65"), "train.ce")
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return report(tmp_path_factory.mktemp("page"))
+    return write_report(comparison(), tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="module")
+def further(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A search, many methods with names of any length, and all of it on one page."""
+    folder = tmp_path_factory.mktemp("further")
+    many = comparison(*(f"{'long_' * (i % 9)}name{'without_a_space' * (i % 3)} {i}" for i in range(30)))
+    found = search({NASTY: LOSSES["FedAvg"], "FedSubAvg": LOSSES["FedSubAvg"]})
+    parts = {"first": comparison(), "x" * 90: comparison("another"), "search": found}
+    return {
+        "search": write_search(found, folder / "search"),
+        "many": write_book({"many": many}, folder / "many.html"),
+        "book": write_book(parts, folder / "book.html"),
+    }
 
 
 @pytest.fixture
@@ -138,11 +138,42 @@ def test_no_page_is_wider_than_its_window(open_page, width, scheme):
     assert page.evaluate(WIDE) == 0
     assert page.locator(".views.live-on").count() == page.locator(".views").count() == 3
     if width == 1300:  # nothing of the table is out of sight
-        assert page.locator("#table .scroll").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+        beyond = "boxes => boxes.map(box => box.scrollWidth - box.clientWidth)"
+        assert set(page.locator("#table .scroll").evaluate_all(beyond)) == {0}
     colours = "e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
     ink, paper = page.locator("body").evaluate(colours)
     assert (ink, paper) == {"light": ("rgb(31, 35, 40)", "rgb(255, 255, 255)"),
                             "dark": ("rgb(230, 232, 235)", "rgb(21, 24, 28)")}[scheme]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["search", "many", "book"])
+@pytest.mark.parametrize("width", [1300, 400])
+def test_no_further_page_is_wider_either(open_page, further, name, width):
+    page = open_page(width, further[name])
+    assert page.evaluate(WIDE) == 0
+    assert page.locator(".views.live-on").count() == page.locator(".views").count() > 1
+    if name == "many" and width == 1300:
+        beyond = "boxes => boxes.map(box => box.scrollWidth - box.clientWidth)"
+        assert set(page.locator("#c1-table .scroll").evaluate_all(beyond)) == {0}
+
+
+def test_a_search_shows_values_by_rate(open_page, further):
+    page = open_page(path=further["search"])
+    views = page.locator(".views").first
+    over(page, 0.98, views)
+    tip = views.locator(".tip").inner_text()
+    assert tip.split("\n")[0] == "lr: 10"
+    assert "0.7100 (0.7000 to 0.7200)" in tip
+    assert views.get_by_text("log x").get_attribute("aria-pressed") == "true"
+
+
+def test_a_method_is_switched_off_in_its_chapter_alone(open_page, further):
+    page = open_page(path=further["book"])
+    buttons = page.locator(".key button", has_text="FedAvg")
+    buttons.first.click()
+    by_chapter = "all => all.map(b => [b.closest('.views').dataset.group, b.ariaPressed])"
+    pressed = dict(buttons.evaluate_all(by_chapter))
+    assert pressed == {"c1": "false", "c2": "true"}
 
 
 def test_on_paper_and_without_scripts_every_picture_is_there(open_page):

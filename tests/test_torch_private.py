@@ -214,8 +214,9 @@ TRACING = ["import", "record", "map_arguments", "flat_arguments", "called_direct
 
 def test_this_torch_is_tested() -> None:
     assert torch_private.untested() == ""
-    assert torch_private.reason(ValueError("no\nmore")) == "ValueError: no"
-    assert torch_private.reason(ValueError()) == "ValueError"
+    other = "forward or loss does what torch cannot record for many clients at once"
+    assert torch_private.reason(ValueError("no\nmore. And so on.")) == f"{other} (ValueError: no more)"
+    assert torch_private.reason(ValueError()) == f"{other} (ValueError)"
 
 
 @pytest.mark.parametrize("where", [*TRACING, "replay"])

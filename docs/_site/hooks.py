@@ -1,4 +1,4 @@
-"""What the site adds to the pages: README as its front page, the API reference, and files that pages link to.
+"""What the site adds to the pages: README as its front page, notebooks, the API reference, files that pages link to.
 
 Pages are written for reading in the repository, where a link may lead to a source file. On the site those files become
 pages of their own (``source/…``), so that every link works without the repository.
@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))  # a hook is loaded by its path: its neighbours are not found otherwise
 
+from cells import pages as notebooks  # noqa: E402
 from reference import pages  # noqa: E402
 from sections import nav  # noqa: E402
 
@@ -27,8 +28,16 @@ ITEM = re.compile(r"^\s*([-*]|\d+\.)\s")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".yaml": "yaml"}
 
 
+# iframe-worker 1.0.4, as published: with it the search works in pages that are opened from the disk.
+SHIM = "assets/javascripts/iframe-worker.js"
+WIDE = "assets/stylesheets/wide.css"
+STYLE = ".md-grid { max-width: 78rem; }\n"  # tables as a terminal prints them are wide
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    config.nav = nav(list(pages()))
+    config.extra["polyfills"] = [SHIM]
+    config.extra_css.append(WIDE)
+    config.nav = nav(list(pages()), [name for name in notebooks() if name.endswith(".md")])
     return config
 
 
@@ -37,8 +46,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {"index.md": (ROOT / "README.md").read_text()}
     texts |= {f.src_uri: Path(f.abs_src_path or "").read_text() for f in files.documentation_pages()}
     files.append(File.generated(config, "index.md", content=texts["index.md"]))
-    for name, text in pages().items():
-        files.append(File.generated(config, name, content=text))
+    for name, content in {**pages(), **notebooks()}.items():
+        files.append(File.generated(config, name, content=content))
+    files.append(File.generated(config, SHIM, content=(Path(__file__).parent / "iframe-worker.js").read_text()))
+    files.append(File.generated(config, WIDE, content=STYLE))
+    for folder in sorted(_folders(texts)):  # within docs/, where the files themselves are part of the site
+        files.append(File.generated(config, f"{folder}/index.md", content=_listing(f"docs/{folder}", "")))
     todo, done = list(texts), set()
     while todo:
         page = todo.pop()
@@ -46,8 +59,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if (name := _source_page(target)) in done:
                 continue
             done.add(name)
-            text = (ROOT / target).read_text()
-            if not target.endswith(".md"):
+            text = (
+                _listing(target, f"{PurePosixPath(target).name}/")
+                if (ROOT / target).is_dir()
+                else (ROOT / target).read_text()
+            )
+            if not target.endswith(".md") and (ROOT / target).is_file():
                 text = f"# {target}\n\n````{LANGUAGES.get(Path(target).suffix, 'text')}\n{text}\n````\n"
             files.append(File.generated(config, name, content=text))
             texts[name] = text
@@ -85,7 +102,19 @@ def _target(page: str, link: str) -> str | None:
     if "://" in link or link.startswith(("mailto:", "/")):
         return None
     target = normpath(str(_home(page) / link))
-    return target if not target.startswith("..") and (ROOT / target).is_file() else None
+    return target if not target.startswith("..") and target != "docs" and (ROOT / target).exists() else None
+
+
+def _listing(folder: str, here: str) -> str:
+    """A page about a folder: links to what is in it, which begin with ``here``."""
+    names = sorted(path.name for path in (ROOT / folder).iterdir() if path.is_file())
+    return f"# {folder}\n\n" + "".join(f"- [{name}]({here}{name})\n" for name in names)
+
+
+def _folders(texts: dict[str, str]) -> set[str]:
+    """The folders within docs/ that pages link to."""
+    found = {_target(page, m[2]) for page, text in texts.items() for m in LINK.finditer(text)}
+    return {t.removeprefix("docs/") for t in found if t and t.startswith("docs/") and (ROOT / t).is_dir()}
 
 
 def _outside(page: str, text: str) -> list[str]:
@@ -104,7 +133,9 @@ def _moved(page: str, link: str) -> str:
     if target == "README.md":
         there = "index.md"
     elif target.startswith("docs/"):
-        there = target.removeprefix("docs/")
+        there = target.removeprefix("docs/") + ("/index.md" if (ROOT / target).is_dir() else "")
+        if PurePosixPath(there).stem != PurePosixPath(page).stem:  # a page's own notebook is a file to download
+            there = re.sub(r"\.ipynb$", ".md", there)
     else:
         there = _source_page(target)
     return relpath(there, str(PurePosixPath(page).parent))

@@ -7,24 +7,26 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1]
 SECTIONS = {
-    "Tutorial": ("tutorial", "notebooks"),
+    "Tutorial": ("tutorial",),
     "How to": (
         "data", "labels_and_files", "datasets", "twins", "models", "seeds", "metrics", "ranking", "personal", "mixture",
         "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "extending", "cli",
     ),
     "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),
-    "Explanation": ("heat", "architecture", "engines", "costs", "leaks", "benchmarks", "reproduce", "results"),
+    "Explanation": ("heat", "architecture", "engines", "costs", "leaks", "secure_sum", "benchmarks", "reproduce", "results"),
     "Reference": ("reference/index", "stability"),
 }  # fmt: skip
 
 
-def nav(reference: list[str]) -> list[Any]:
-    """The tree of pages; ``reference`` are the generated ones. What no section names stands at the end of "How to"."""
+def nav(reference: list[str], notebooks: list[str]) -> list[Any]:
+    """The tree of pages; ``reference`` and ``notebooks`` are generated. What no section names ends "How to"."""
     there = {path.stem for path in DOCS.glob("*.md")} | {"reference/index"}
     rest = sorted(there - {page for pages in SECTIONS.values() for page in pages})
     out: list[Any] = [{"fedsub": "index.md"}]
     for title, pages in SECTIONS.items():
         own: list[Any] = [f"{page}.md" for page in pages if page in there]
+        if title == "Tutorial":
+            own += notebooks
         if title == "How to":
             own += [f"{page}.md" for page in rest]
         if title == "Methods":

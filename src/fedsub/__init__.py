@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedsub.errors import FedsubError
     from fedsub.families import factorisation, mixture
     from fedsub.method import codecs, sampling, schedules, servers
-    from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
+    from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
     from fedsub.method.parts import CentralDP, ClipRows, ControlVariates, LocalDP, NormalisedSteps, Personal, Prox
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from fedsub.running.result import Result, Target
     from fedsub.running.run import Interrupted, run
     from fedsub.running.trackers import MLflow, TensorBoard, WandB
+    from fedsub.serving.export import Exported, export
+    from fedsub.serving.predict import Predicted, predict
+    from fedsub.serving.recommend import recommend
     from fedsub.study import costs, theory
     from fedsub.study import diagnostics as diagnostics
     from fedsub.study.comparing import Comparison, compare
@@ -50,6 +53,7 @@ __all__ = [
     "SGD",
     "Adam",
     "Add",
+    "Averaging",
     "Budget",
     "Callback",
     "CentralDP",
@@ -59,6 +63,7 @@ __all__ = [
     "ControlVariates",
     "Evaluate",
     "Everyone",
+    "Exported",
     "FedsubError",
     "Interrupted",
     "LambdaPath",
@@ -74,6 +79,7 @@ __all__ = [
     "OverSampledHolders",
     "Part",
     "Personal",
+    "Predicted",
     "Progress",
     "Prox",
     "Ranking",
@@ -97,6 +103,7 @@ __all__ = [
     "costs",
     "datasets",
     "errors",
+    "export",
     "factorisation",
     "heat",
     "load",
@@ -107,7 +114,9 @@ __all__ = [
     "models",
     "movielens",
     "movielens_like",
+    "predict",
     "put_rows",
+    "recommend",
     "run",
     "sampling",
     "schedules",
@@ -125,7 +134,7 @@ _HOMES = {
     "data.datasets": ("movielens",),
     "data.twins": ("movielens_like",),
     "errors": ("FedsubError",),
-    "method.average": ("OverClients", "OverHolders", "OverSampledHolders"),
+    "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": ("CentralDP", "ClipRows", "ControlVariates", "LocalDP", "NormalisedSteps", "Personal", "Prox"),
     "method.sampling": ("Everyone", "Uniform"),
@@ -147,6 +156,9 @@ _HOMES = {
     "study.lambdas.choose": ("LambdaPath", "choose_lambda"),
     "study.tuning": ("Tuning", "tune"),
     "trees": ("Tree", "add_rows", "put_rows", "take_rows"),
+    "serving.export": ("Exported", "export"),
+    "serving.predict": ("Predicted", "predict"),
+    "serving.recommend": ("recommend",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

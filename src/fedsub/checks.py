@@ -6,13 +6,19 @@ Rooms differ in their error: methods raise MethodError (the default), what is as
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from fedsub.errors import ConfigError, FedsubError, MethodError
+from fedsub.errors import ConfigError, FedsubError, MethodError, nearest
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Error = type[FedsubError]
 
@@ -27,6 +33,42 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def named_arguments(
+    *others: Callable[..., Any], but: tuple[str, ...] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function whose callers are told of wrong names as of all else, by a `ConfigError`.
+
+    ``others`` are functions that it hands its ``**options`` to, ``but`` those of their arguments that it gives itself.
+    """
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        known = {name for f in others for name in inspect.signature(f).parameters} - set(but)
+        known |= {name for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
+        title = function.__name__
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in known:
+                    raise ConfigError(f"{title}() has no argument {name!r}; {nearest(name, known)}")
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:  # missing, twice or too many
+                raise ConfigError(f"{title}(): {error}; it is called as {title}{_needed(signature)}.") from None
+            return function(*args, **kwargs)
+
+        return call
+
+    return wrap
+
+
+def _needed(signature: inspect.Signature) -> str:
+    """The arguments that must be given, such as "(methods, objective, clients, rounds=…)"."""
+    required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return f"({', '.join(p.name if p.kind is not p.KEYWORD_ONLY else p.name + '=…' for p in required)}, …)"
+
+
 def check_number(name: str, value: Any, *, least: float = -math.inf, error: Error = MethodError) -> float:
     """A finite number, of at least ``least``."""
     if not is_number(value) or value < least:
@@ -35,10 +77,13 @@ def check_number(name: str, value: Any, *, least: float = -math.inf, error: Erro
     return float(value)
 
 
-def check_whole(name: str, value: Any, least: int | None = None, *, error: Error = MethodError) -> int:
-    """A whole number, of at least ``least`` if that is given."""
-    if not is_whole(value) or (least is not None and value < least):
+def check_whole(
+    name: str, value: Any, least: int | None = None, most: int | None = None, *, error: Error = MethodError
+) -> int:
+    """A whole number, of at least ``least`` and at most ``most`` if they are given."""
+    if not is_whole(value) or (least is not None and value < least) or (most is not None and value > most):
         limit = "" if least is None else f" of at least {least}"
+        limit += "" if most is None or (is_whole(value) and value <= most) else f" and at most {most:,}"
         raise error(f"{name} must be a whole number{limit}, got {value!r}.")
     return int(value)
 

@@ -11,7 +11,8 @@ A message says what was seen, what was expected and what to do next.
     ├── MethodError          slots that make no sense together, refused when the method is built
     ├── ConfigError          a configuration file, a flag or a task name is wrong
     ├── RunError             training cannot go on
-    │   └── NoUsableClient   a round in which no client delivered a usable update
+    │   ├── NoUsableClient   a round in which no client delivered a usable update
+    │   └── SecureSumError   a secure sum was given up: nothing was opened
     ├── WireError            a message between server and client is damaged, foreign or not what was waited for
     ├── CheckpointError      nothing on disk to resume from, or it belongs to another run
     └── MissingExtra         an optional dependency is not installed
@@ -71,6 +72,10 @@ class NoUsableClient(RunError):
     """No client of the round delivered a usable update."""
 
 
+class SecureSumError(RunError):
+    """A secure sum was given up, and nothing was opened: too few clients, or what came does not fit together."""
+
+
 class WireError(FedsubError, ValueError):
     """A message between server and client is damaged, foreign or not what was waited for."""
 
@@ -81,6 +86,11 @@ class CheckpointError(FedsubError, RuntimeError):
 
 class MissingExtra(FedsubError, ImportError):
     """An optional dependency is not installed."""
+
+
+def lacking(title: str, extra: str) -> MissingExtra:
+    """The refusal where an optional dependency is not installed, with the command that installs it."""
+    return MissingExtra(f"{title} is not installed; in the folder of fedsub's source: pip install -e '.[{extra}]'")
 
 
 class DataNotice(UserWarning):

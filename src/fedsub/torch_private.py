@@ -47,10 +47,53 @@ def untested() -> str:
     return f"this torch {release} was never tested with fedsub's traced engine (tested: {', '.join(TESTED)})"
 
 
+# What torch says when it cannot map or record a module, and what it means; {0} is what the pattern's group finds.
+_MEANING = (
+    (
+        r"data-dependent control flow|Boolean value of Tensor|truth value",
+        "forward or loss decides by the values of a tensor (if, while, assert), and clients that are computed together "
+        "may differ in them; torch.where chooses by value",
+    ),
+    (
+        r"\.item\(\)|to a Python|GuardOnDataDependent|_local_scalar_dense",
+        "forward or loss makes a Python number of a tensor (.item(), float(), int(), tolist()), which differs from "
+        "client to client; keep it a tensor",
+    ),
+    (
+        r"dynamic shape.*aten::_?(\w+?)\d*\.",
+        "{0} gives a result whose shape depends on the values, which differ from client to client; a mask "
+        "(torch.where, multiplying by 0 and 1) keeps the shape",
+    ),
+    (
+        r"data pointer|have storage|numpy",
+        "forward or loss leaves torch (.numpy(), .data_ptr()); use operations of torch",
+    ),
+    (
+        r"in-?place",
+        "forward or loss changes a tensor in place that all clients share; write x = x + y for x += y",
+    ),
+    (
+        r"random(?:ness)? ",
+        "forward or loss draws random numbers of its own; only dropout can be drawn per client",
+    ),
+    (
+        r"[Bb]atching rule.*?aten::_?(\w+)",
+        "torch cannot compute {0} for many clients at once; use another operation",
+    ),
+)
+
+
 def reason(err: Exception) -> str:
-    """Why tracing or generated code failed, in torch's own words, and whether this torch was ever tested."""
-    text = str(err).strip().splitlines()
-    said = f"{type(err).__name__}: {text[0][:160]}" if text else type(err).__name__
+    """Why tracing or generated code failed, in a sentence, and whether this torch was ever tested."""
+    text = " ".join(str(err).split())
+    for pattern, meaning in _MEANING:
+        if found := re.search(pattern, text):
+            said = meaning.format(*found.groups())
+            break
+    else:
+        first = re.split(r"(?<=[.!?])\s", text)[0].rstrip(".")  # a sentence of torch's as a whole
+        why = type(err).__name__ + (f": {first}" if first else "")
+        said = f"forward or loss does what torch cannot record for many clients at once ({why})"
     return f"{said}; {untested()}" if untested() else said
 
 

@@ -60,7 +60,7 @@ def test_plain_reads_back_as_the_same():
 def test_tasks_have_valid_defaults(name):
     config = parse({"task": name, **tasks.get(name).config})
     methods = Experiment(config, Path()).methods(6040)
-    tables = ["FedAvg", "FedProx", "FedSubAvg", "CentralSGD"]
+    tables = ["FedAvg", "FedProx", "FedSubAvg", "FedSubAvg tempered", "FedAdagrad", "CentralSGD"]
     assert list(methods) == (["FedAvg", "FedProx", "Scaffold"] if name in tasks.CONVEX else tables)
 
 
@@ -155,6 +155,35 @@ def test_a_toml_file_changes_a_task(folder):
     config = experiment("task.toml", Flags()).config
     assert list(config.methods) == ["fedavg"]
     assert (config.train.local_epochs, config.train.local_steps, config.train.batch_size) == (1, None, 5)
+
+
+def test_where_nothing_is_asked_for_the_advice_is_followed(folder):
+    """FedAdagrad with a small tau alone; beside others, tempered FedSubAvg too. What is asked for is what there is."""
+    flags = Flags(client="user", label="liked", table=["item"])
+    usual = experiment("ratings.csv", flags, usual=True).settings(10)
+    assert list(usual) == ["FedAvg", "FedSubAvg", "FedSubAvg tempered", "FedAdagrad"]
+    assert (usual["FedSubAvg tempered"]["temper"], usual["FedAdagrad"]["tau"]) == (0.5, 1e-5)
+
+    def alone(what: str, flags: Flags = flags, chosen: list[str] | None = None) -> dict[str, Any]:
+        return experiment(what, flags, chosen, usual=True, alone=True).settings(10)
+
+    for what in ("ratings.csv", "movielens-like"):
+        given = flags if what == "ratings.csv" else Flags()
+        assert {label: s["tau"] for label, s in alone(what, given).items()} == {"FedAdagrad": 1e-5}
+        assert alone(what, given, ["fedadagrad"])["FedAdagrad"]["tau"] == 1e-5
+        assert list(alone(what, given, ["fedsubavg tempered"])) == ["FedSubAvg tempered"]
+        about = alone(what, replace(given, set=["methods.fedavg.lr=0.7"]))
+        assert {label: s["lr"] for label, s in about.items()} == {"FedAvg": 0.7}
+    assert list(alone("study.toml", Flags())) == ["FedAvg", "Capped"]
+    assert list(alone("breast-cancer", Flags())) == ["FedAvg", "FedProx", "Scaffold"]  # no heat: no advice
+
+
+def test_another_kind_of_model_leaves_the_options_of_the_tasks_own(folder):
+    made = experiment("amazon-electronics", Flags(model="user-item", set=["model.own_bias=true"])).config.model
+    assert made.options == {"own_bias": True}
+    assert experiment("amazon-electronics", Flags()).config.model.options == {"max_history": 50}
+    with pytest.raises(ConfigError, match='max_history is no option of kind = "user-item"'):
+        experiment("amazon-electronics", Flags(model="user-item", set=["model.max_history=20"]))
 
 
 def test_the_time_to_split_by_is_no_feature(folder):

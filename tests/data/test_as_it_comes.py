@@ -194,3 +194,99 @@ def test_a_name_that_is_no_unicode():
         Clients.from_arrays({"a": [1]}, [0], ids=["\ud800"])
     with pytest.raises(DataError, match="not valid Unicode"):
         Clients.from_frame(pl.DataFrame({"a": [1], "u": [1]}), "\ud800", ids=["a"])
+
+
+def test_a_column_that_only_splits_is_no_feature():
+    """Fed to the model, a time in seconds gave a cross-entropy of 5e15."""
+    from fedsub.objective.models import make_objective
+
+    def features(part: Clients) -> list[str]:
+        return [c for c in ("t", "x") if c in make_objective(part, "lr").module.value_names]  # type: ignore[operator]
+
+    data = {"u": [0, 0, 1, 1], "i": [1, 2, 1, 2], "y": [0, 1, 1, 0], "t": [1_600_000_000 + k for k in range(4)]}
+    clients = Clients.from_arrays({**data, "x": [0.1, 0.2, 0.3, 0.4]}, "u", ids=["i"], label="y", values=["t", "x"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for by in ("time", "last", "ending"):
+            for part in clients.split(0.5, by=by, column="t"):
+                assert features(part) == ["x"]
+    part, _ = clients.split(0.5, by="time", column="t", feature=True)
+    with pytest.warns(DataNotice, match=r"feature 't' has values up to 1\.6e\+09, as a time has them"):
+        assert features(part) == ["t", "x"]
+    large = Clients.from_arrays({**data, "x": [1e20, 0, 0, 0]}, "u", ids=["i"], label="y", values=["x"])
+    with pytest.warns(DataNotice, match=r"feature 'x' has values up to 1e\+20: gradient steps on it will explode"):
+        make_objective(large, "embedding")
+
+
+def test_numbers_as_labels_are_learned_by_the_squared_error():
+    from fedsub import losses, methods, run
+    from fedsub.errors import ObjectiveError
+    from fedsub.objective.models import make_objective
+    from fedsub.objective.problem import Problem
+
+    data = {"u": [0, 0, 1, 1], "item": [1, 2, 1, 2], "y": [1.0, 5.0, 2.0, 4.5]}
+    clients = Clients.from_arrays(data, "u", ids=["item"], label="y", binary_label=False)
+    for kind in ("lr", "embedding", "user-item"):
+        assert make_objective(clients, kind).loss == losses.squared("y")
+    result = run(methods.fedavg(lr=0.3, clients_per_round=2), make_objective(clients, "lr"), clients, rounds=30)
+    assert result.history[0]["train.loss"] == pytest.approx(0.5 * (1 + 25 + 4 + 4.5**2) / 4)  # from 0
+    best = 0.5 * (0.5**2 + 0.25**2 + 0.5**2 + 0.25**2) / 4  # an item's mean: 1.5 and 4.75
+    assert result.history[-1]["train.loss"] == pytest.approx(best, rel=0.05)
+    with pytest.raises(ObjectiveError, match="needs labels 0 and 1, but column 'y' holds"):
+        Problem.bind(make_objective(clients, "lr", loss="binary"), clients)
+
+
+def test_what_is_worth_knowing(tmp_path):
+    def told(text: str, **options) -> list[str]:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            Clients.from_file(write(tmp_path, text), "u", ids=["i"], **options)
+        return [str(w.message) for w in seen]
+
+    assert told("u,i,y\n1,a,0\n1,b,1\n", label="y") == []
+    (twice,) = told("u,i,y\n1,a,0\n2,a,0\n1,b,1\n1,a,0\n1,a,0\n", label="y")
+    assert twice.startswith("2 of 5 rows are equal to an earlier row of the same client")
+    assert "(the first: line 5)" in twice
+    (constant,) = told("u,i,r\n1,a,2\n1,b,1\n", label="r>=4")
+    assert constant.startswith("Label 'r>=4' is 0 in all 2 rows")
+    (large,) = told("u,i\n1,3\n1,4\n", sizes={"i": 5_000})
+    assert "has 5,000 rows, and the data know 2 of them" in large
+    (blank,) = told("u,i,y\n\n1,a,0\n1,b,1\n\n", label="y")
+    assert blank == "Left out 2 lines with nothing in the columns that are read."
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"u;i\r1;2\r", "carriage returns alone"),
+        (b"PK\x03\x04 and more", "is an Excel or zip file"),
+        (b"u,i,y\n1,a,0,9\n", "line 2 has 4 fields, the header has 3"),
+        (b'u,i,y\n1,a"b,0\n', r'quote \("\) stands within a text in line 2'),
+        (b"1,a,0\n2,b,1\n", "The first line of the file names the columns: '1,a,0'"),
+        (b"u::i::y\n1::2::0\n", "one column: is the separator right"),
+        (b"u,i,y\n", "r.csv: The data has no rows"),
+        (b"u,i\x00,y\n1,2,3\n", "is no text"),
+    ],
+)
+def test_files_that_cannot_be_read_as_they_are(tmp_path, content, said):
+    with pytest.raises(DataError, match=said):
+        Clients.from_file(write(tmp_path, content), "u", ids=["i"])
+
+
+def test_a_comma_may_mean_thousands(tmp_path):
+    file = write(tmp_path, 'u,i,p\n1,a,"1,000"\n1,b,2\n')
+    with pytest.raises(ColumnError, match="line 2, client 1: '1,000' may mean thousands or a fraction"):
+        Clients.from_file(file, "u", ids=["i"], values=["p"])
+    file = write(tmp_path, "u;i;p\n1;a;1,250\n1;b;0,125\n")  # no thousand begins with 0
+    assert Clients.from_file(file, "u", ids=["i"], values=["p"]).column("p").values.tolist() == [1.25, 0.125]
+
+
+def test_what_is_read_without_being_asked(tmp_path):
+    header = write(tmp_path, 'u, "i" ,y\n1,a,1\n1,b,0\n')
+    assert Clients.from_file(header, "u", ids=["i"], label="y").samples == 2
+    unmarked = write(tmp_path, "u;i;y\n1;a;1\n1;b;0\n".encode("utf-16-le"))
+    assert Clients.from_file(unmarked, "u", ids=["i"], label="y").samples == 2
+    packed = write(tmp_path, gzip.compress(b"u;i;y\n1;a;1\n1;b;0\n"))  # whatever the name says
+    assert Clients.from_file(packed, "u", ids=["i"], label="y").samples == 2
+    with pytest.raises(DataError, match="the other way round, y>=1"):
+        Clients.from_file(packed, "u", ids=["i"], label="y=>1")

@@ -225,7 +225,7 @@ def test_without_scikit_learn_there_is_a_command(monkeypatch, tmp_path):
 
     monkeypatch.setattr(builtins, "__import__", without)
     for make in (lambda: data.libsvm(write(tmp_path, TEXT)), lambda: data.bundled("iris")):
-        with pytest.raises(MissingExtra, match=r"pip install 'fedsub\[sklearn\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install -e '\.\[sklearn\]'"):
             make()
     assert len(data.generate_logistic(clients=3)) == 3  # needs none
 

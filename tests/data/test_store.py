@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsub.data import Clients
+from fedsub.data import Clients, intact
 from fedsub.data.store import fingerprint
 from fedsub.data.twins import movielens_like
 from fedsub.errors import StoreError
@@ -155,12 +155,62 @@ def test_other_type_in_a_file_of_the_same_size(saved):
         Clients.open(saved)
 
 
-def test_changed_content_is_found_on_request(saved):
+def test_changed_content_is_found(saved):
     where = saved / "column3.npy"
     np.save(where, np.load(where)[::-1])
+    Clients.open(saved, verify=False)
+    for verify in (None, True):
+        with pytest.raises(StoreError, match=r"column3\.npy was changed since it was written"):
+            Clients.open(saved, verify=verify)
+
+
+def test_a_directory_without_checksums_is_known_by_its_fingerprint(saved):
+    """As an older fedsub wrote it."""
+    manifest = json.loads((saved / "manifest.json").read_text())
+    files = {name: {k: v for k, v in e.items() if k != "crc32"} for name, e in manifest["files"].items()}
+    del manifest["seal"]
+    (saved / "manifest.json").write_text(json.dumps(manifest | {"files": files}))
     Clients.open(saved)
-    with pytest.raises(StoreError, match="changed since it was saved"):
-        Clients.open(saved, verify=True)
+    rewrite(saved, "column3", lambda array: array.__setitem__(0, 9))
+    with pytest.raises(StoreError, match="fingerprint"):
+        Clients.open(saved)
+
+
+def test_files_are_read_once_per_process_unless_they_change(saved, monkeypatch):
+    read = []
+    real = intact.checksum
+    monkeypatch.setattr(intact, "checksum", lambda path: read.append(path.name) or real(path))
+    Clients.open(saved)
+    assert len(read) == len(list(saved.glob("*.npy")))
+    Clients.open(saved)
+    assert len(read) == 2 * len(list(saved.glob("*.npy")))  # just written: a change might leave no trace in the times
+    monkeypatch.setattr(intact, "RACY", -1)
+    for _ in range(2):
+        Clients.open(saved)
+    assert len(read) == 3 * len(list(saved.glob("*.npy")))
+    rewrite(saved, "column3", lambda array: array.__setitem__(0, 9))
+    with pytest.raises(StoreError, match="checksum"):
+        Clients.open(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value", "words"),
+    [
+        ("column0", 1, 4, "column 'i' has an id that is none of the rows of its client 1"),
+        ("column0", 0, -1, "column 'i' has an id that is none"),
+        ("column1", 0, 4, "column 'h' has an id that is none"),
+        ("space0.rows", 1, 5, "holds a row of space 'any/name' that is not one of its 5"),
+        ("space0.rows", 1, 0, "fall within a client"),
+        ("space0.rows", 0, 1, "fall within a client|lacks row 0"),
+    ],
+)
+def test_ids_out_of_bounds_are_refused_even_unverified(saved, name, at, value, words, monkeypatch):
+    Clients.open(saved, verify=False)
+    rewrite(saved, name, lambda array: array.__setitem__(at, value))
+    for block in (1 << 22, 8):  # also with blocks smaller than a client
+        monkeypatch.setattr(intact, "BLOCK", block)
+        with pytest.raises(StoreError, match=words):
+            Clients.open(saved, verify=False)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +327,7 @@ def opened(saved, **options) -> Clients | None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["offsets.npy", "column2.npy", "column1.starts.npy", "space0.vocabulary.npy"])
 def test_a_flipped_byte_of_an_array_is_refused(saved, name):
-    """With ``verify`` always, but for bytes of the header that mean nothing; without it only where parts do not fit."""
+    """Always, but for bytes of the header that mean nothing; unverified only where parts do not fit."""
     content, before = (saved / name).read_bytes(), small()
     begin = len(content) - np.load(saved / name).nbytes
     unseen = 0
@@ -287,7 +337,8 @@ def test_a_flipped_byte_of_an_array_is_refused(saved, name):
         if found is not None:
             assert at < begin, f"byte {at} of {name}"
             assert_same(before, found)
-        plain = opened(saved)
+        assert opened(saved) is None or at < begin
+        plain = opened(saved, verify=False)
         assert plain is not None or found is None
         unseen += at >= begin and plain is not None
         if plain is not None:  # the mark is of what was saved, so a run that kept it can tell

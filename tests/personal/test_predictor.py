@@ -15,6 +15,7 @@ import fedsub as fs
 from fedsub.data.clients import Clients
 from fedsub.data.split import select
 from fedsub.round.engines.base import Filled, columns_to
+from fedsub.round.memory import ClientState
 from fedsub.round.predict import PersonalModel, Predictor
 
 ALL = click_data((3, 9, 1, 12, 5, 7, 2, 8, 4, 6), items=25)
@@ -77,15 +78,21 @@ def trained(names: list[str]) -> tuple[PersonalModel, fs.Objective, Clients, Cli
     return model, goal, train, test, tuple(c for c in train.columns if c != "value")
 
 
+def whole(model: PersonalModel) -> ClientState:
+    assert isinstance(model.kept, ClientState)
+    return model.kept
+
+
 def by_hand(model: PersonalModel, goal: fs.Objective, train: Clients, split: Clients, columns) -> tuple:
     """For every client a whole model of its own, put together row by row."""
     losses, outputs = [], []
+    kept = whole(model)
     for k, name in enumerate(split.client_ids):
         own = {n: v.clone() for n, v in model.shared.items()}
         found = np.flatnonzero(train.client_ids == name)
         for parameter in model.names if len(found) else ():
-            values = model.kept.read(model.slot, found)[parameter]
-            space = model.kept.problem.tables.get(parameter)
+            values = kept.read(model.slot, found)[parameter]
+            space = kept.problem.tables.get(parameter)
             if space is None:
                 own[parameter] = values[0]
             else:
@@ -116,13 +123,13 @@ def test_many_at_once_one_by_one_and_by_hand(names: list[str], monkeypatch: pyte
     for split in (train, test):
         expected_loss, expected = by_hand(model, goal, train, split, columns)
         everything = np.arange(split.samples)
-        mapped = Predictor(model.kept.problem, columns, torch.device("cpu"))
+        mapped = Predictor(whole(model).problem, columns, torch.device("cpu"))
         losses, said = mapped(model, split, everything)
         assert mapped._filled is None, "the module was not mapped"
         torch.testing.assert_close(said, expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(torch.from_numpy(losses), expected_loss, rtol=1e-12, atol=1e-12)
         # One after the other, as for modules that cannot be mapped.
-        alone = Predictor(model.kept.problem, columns, torch.device("cpu"))
+        alone = Predictor(whole(model).problem, columns, torch.device("cpu"))
         alone._filled = Filled(alone._module)
         losses, said = alone(model, split, everything)
         torch.testing.assert_close(said, expected, rtol=1e-12, atol=1e-12)
@@ -138,7 +145,7 @@ def test_many_at_once_one_by_one_and_by_hand(names: list[str], monkeypatch: pyte
 
 def test_rows_that_a_client_never_held_are_the_shared_ones() -> None:
     model, _, train, test, columns = trained(["item.weight", "seen.weight"])
-    held = model.kept.problem.tables["item.weight"]
+    held = whole(model).problem.tables["item.weight"]
     foreign = 0
     for name in test.client_ids:
         if name in train.client_ids:
@@ -148,7 +155,7 @@ def test_rows_that_a_client_never_held_are_the_shared_ones() -> None:
             foreign += int((~np.isin(ids, mine)).sum())
     assert foreign > 3  # else nothing is tested
     # What is shared matters exactly for those rows and for newcomers.
-    predict = Predictor(model.kept.problem, columns, torch.device("cpu"))
+    predict = Predictor(whole(model).problem, columns, torch.device("cpu"))
     _, before = predict(model, test, np.arange(test.samples))
     other = replace(model, shared=model.shared | {"item.weight": model.shared["item.weight"] + 1.0})
     _, after = predict(other, test, np.arange(test.samples))
@@ -186,5 +193,5 @@ def test_a_module_that_cannot_be_mapped_is_asked_client_by_client() -> None:
 
 def test_nothing_to_predict() -> None:
     model, _, _, test, columns = trained(["out.*"])
-    losses, said = Predictor(model.kept.problem, columns, torch.device("cpu"))(model, test, np.zeros(0, np.int64))
+    losses, said = Predictor(whole(model).problem, columns, torch.device("cpu"))(model, test, np.zeros(0, np.int64))
     assert len(losses) == len(said) == 0

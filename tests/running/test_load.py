@@ -13,11 +13,14 @@ import torch
 from torch import nn
 
 import fedsub as fs
+from fedsub.disk.seal import sealed
 from fedsub.errors import CheckpointError, DataError, ObjectiveError, RunError
 from fedsub.objective.problem import Problem
+from fedsub.round.memory import ClientState
 from fedsub.round.predict import PersonalModel, Predictor
 from fedsub.running.callbacks import Callback
 from fedsub.running.run import finished_result
+from fedsub.study import comparing
 
 ROUNDS = 4
 
@@ -223,6 +226,7 @@ def check_clients(trained: fs.Trained, objective: fs.Objective, model: PersonalM
         found = says(module, samples)
         torch.testing.assert_close(found, expected[samples], rtol=1e-5, atol=1e-6)
         different += not torch.equal(found, shared[samples])
+        assert isinstance(model.kept, ClientState)
         own = model.kept.read(model.slot, np.array([k]))
         params = dict(module.named_parameters())
         for name, value in trained.personal.params(client).items():
@@ -343,10 +347,19 @@ def test_a_comparison(tmp_path: Path):
     assert torch.equal(says(finished_result(out / "adam-seed0").module(scorer())), single["Adam", 0])
 
 
-def test_a_comparison_without_a_directory_kept_no_model():
-    made = fs.compare({"FedSubAvg": METHODS["fedsubavg"]}, scorer(), CLIENTS, rounds=1)
-    with pytest.raises(RunError, match=r"out=…"):
-        made.results["FedSubAvg"][0].module()
+def test_a_comparison_without_a_directory_keeps_models_in_memory(monkeypatch: pytest.MonkeyPatch):
+    methods = {"FedSubAvg": METHODS["fedsubavg"]}
+    made = fs.compare(methods, scorer, CLIENTS, rounds=2, seeds=2)
+    found = made.results["FedSubAvg"]
+    for seed, result in enumerate(found):
+        alone = fs.run(methods["FedSubAvg"], scorer(seed), CLIENTS, rounds=2, seed=seed)
+        assert torch.equal(says(result.module()), says(alone.module()))
+    size = sum(4 * value.numel() for value in found[0].params.values())
+    monkeypatch.setattr(comparing, "MODELS", size)  # room for one
+    first, second = fs.compare(methods, scorer, CLIENTS, rounds=2, seeds=2).results["FedSubAvg"]
+    assert torch.equal(says(first.module()), says(made.results["FedSubAvg"][0].module()))
+    with pytest.raises(RunError, match=r"too large for memory.*out=…"):
+        second.module()
 
 
 def test_a_damaged_model_file(tmp_path: Path):
@@ -394,7 +407,7 @@ def test_bad_input(tmp_path: Path):
     for name, words in (("model.json", "newer fedsub"), ("versions.json", "newer fedsub")):
         path = run / name
         content = path.read_bytes()
-        path.write_bytes(json.dumps(json.loads(content) | {"version": 99}).encode())
+        path.write_bytes(json.dumps(sealed(json.loads(content) | {"version": 99})).encode())
         with pytest.raises(CheckpointError, match=words):
             fs.load(run)
         path.write_bytes(content)
@@ -413,7 +426,8 @@ def test_a_run_of_an_older_version(tmp_path: Path):
     for name in ("model.json", "model.safetensors"):
         (run / name).unlink()
     kept = json.loads((run / "result.json").read_bytes())
-    del kept["files"]
+    for name in ("files", "kept", "logs", "seal"):
+        del kept[name]
     (run / "result.json").write_text(json.dumps(kept))
     trained = fs.load(run)
     assert "older fedsub" in trained.notes[0]

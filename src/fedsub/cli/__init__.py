@@ -1,4 +1,4 @@
-"""The command line: `fedsub run`, `compare`, `tune`, `heat`, `data`, `methods`, `costs`, `bench`, `mixture`, `privacy`, `resume`.
+"""The command line: `fedsub run`, `compare`, `tune`, `report`, `predict`, `recommend`, `export`, `heat`, `data` …
 
 Nothing here imports torch until a command needs it, so that help comes at once.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import commands, data, mixture, privacy
+from fedsub.cli import bench, commands, data, mixture, privacy, report, serving
 from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 
@@ -68,6 +68,9 @@ def main(
 
 
 commands.register(app)
+report.register(app)
+bench.register(app)
+serving.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(mixture.app, name="mixture")
 app.add_typer(privacy.app, name="privacy")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsub.cli import folder
+from fedsub.cli import folder, trust
 from fedsub.cli.show import View, number
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.experiment.config import merge, parse
@@ -14,6 +14,8 @@ from fedsub.study.experiment.experiment import Experiment, expand
 
 if TYPE_CHECKING:
     from fedsub.data import Clients
+    from fedsub.method.parts import Personal
+    from fedsub.method.training import Algorithm
 
 METRICS = {
     "loss": "loss",
@@ -33,9 +35,13 @@ class Found:
     seed: int
 
 
-def adapt(directory: Path, data: str, steps: int, lr: float, batch_size: int | None, seed: int, view: View) -> None:
+def adapt(
+    directory: Path, data: str, steps: int, lr: float, batch_size: int | None, seed: int, view: View, *,
+    may_execute: bool = False,
+) -> None:  # fmt: skip
     """Train the newcomers' own parameters, and say what that gains them over the shared ones."""
     out, _, experiment, warnings = folder.load(directory)
+    trust.check(experiment, view, trust=may_execute, folder=trust.folder_of(out, experiment.base))
     for warning in warnings:
         view.stopped(f"Warning: {warning}")
     from fedsub.running.adapt import adapt as fit
@@ -74,7 +80,7 @@ def _choose(experiment: Experiment, out: Path, directory: Path) -> Found:
     named = next((path for path in runs if path.resolve() == directory.resolve()), None)
     if named is None:
         methods = experiment.methods(1)
-        personal = [path for path, (label, seed) in runs.items() if _has_personal(methods[label]) and seed == seeds[0]]
+        personal = [path for path, (label, seed) in runs.items() if _kept(methods[label]) and seed == seeds[0]]
         if len(personal) != 1:
             what = "no method with personal parameters" if not personal else f"{len(personal)} of them"
             raise ConfigError(
@@ -87,17 +93,17 @@ def _choose(experiment: Experiment, out: Path, directory: Path) -> Found:
     return Found(named, experiment, *runs[named])
 
 
-def _has_personal(method: Any) -> bool:
+def _kept(method: Algorithm) -> Personal | None:
+    """What a method says of clients' own parameters, of which new clients get fresh ones."""
     from fedsub.method.parts import Personal
+    from fedsub.method.slots import Method
 
-    return any(isinstance(part, Personal) and part.names for part in getattr(method, "parts", ()))
+    keeper = method.keeper if isinstance(method, Method) else None
+    return keeper if isinstance(keeper, Personal) and keeper.names else None
 
 
-def _personal(method: Any) -> Any:
-    from fedsub.method.parts import Personal
-
-    found = next((p for p in getattr(method, "parts", ()) if isinstance(p, Personal) and p.names), None)
-    if found is None:
+def _personal(method: Algorithm) -> Personal:
+    if (found := _kept(method)) is None:
         raise ConfigError(
             f"{method.name} keeps no parameters at the clients, so there is nothing to adapt; train one that does, "
             "such as fedper, or fedsubavg with personal = …."

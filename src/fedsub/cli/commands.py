@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedsub.cli.options import NOT_TUNED, OUTPUT, DataFlags, Flags, TuneFlags, seed_list, takes
 from fedsub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedsub.cli.show import View
+    from fedsub.study.experiment.experiment import Experiment
 
 What = Annotated[
     str,
@@ -20,6 +24,9 @@ What = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Execute code that the directory names, wherever it lies and came from.")
+]
 Methods = Annotated[
     str | None, typer.Option("--methods", help="Methods or labels of [methods], with commas: fedavg,fedsubavg.")
 ]
@@ -37,10 +44,20 @@ def _listed(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
+def _view(made: Experiment, flags: Flags) -> View:
+    """Where a command prints to, once it may execute what the configuration names."""
+    from fedsub.cli import trust
+    from fedsub.cli.show import View
+
+    view = View(quiet=flags.quiet, as_json=flags.json)
+    trust.check(made, view, trust=flags.trust, folder=made.base)
+    return view
+
+
 def register(app: typer.Typer) -> None:
     app.command(epilog=examples(
         "fedsub run movielens-like --method fedsubavg --scale 0.1 --rounds 50",
-        "fedsub run ratings.csv --client user --label liked --table item -m fedsubavg",
+        "fedsub run ratings.csv --client user --label liked --table item",
         "fedsub run study.toml -m 'FedSubAvg capped' --set train.lr=0.3",
         "fedsub run newer.csv --client user --label liked --table item -m fedsubavg --start runs/first --grow",
     ))(run)  # fmt: skip
@@ -79,7 +96,6 @@ def register(app: typer.Typer) -> None:
         "fedsub costs --workers 8 --parameters 1000000",
         "fedsub costs -k 100 -n 38840 --bandwidth 500e3 --latency 0.05",
     ))(costs)  # fmt: skip
-    app.command(epilog=examples("fedsub bench", "fedsub bench --rounds 20 --json"))(bench)
 
 
 @takes(Flags)
@@ -94,18 +110,19 @@ def run(
     *,
     flags: Flags,
 ) -> None:
-    """Train one method and write its curves, model and report."""
-    from fedsub.cli.show import View
+    """Train one method and write its curves, model and report.
+
+    Without --method FedAdagrad with a small tau, or the one method of a file.
+    """
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
 
-    made = experiment(what, flags, None if method is None else [method])
+    made = experiment(what, flags, None if method is None else [method], usual=True, alone=True)
     if len(made.config.methods) != 1:
         several = ", ".join(made.config.methods)
         known = f"one of {several}, or another of `fedsub methods`" if several else "such as -m fedsubavg"
         raise ConfigError(f"Name the method to run with --method, {known}; fedsub compare trains several.")
-    view = View(quiet=flags.quiet, as_json=flags.json)
-    train(made, view, command="run", resume=flags.resume, force_code=flags.force_code)
+    train(made, _view(made, flags), command="run", resume=flags.resume, force_code=flags.force_code)
 
 
 @takes(Flags)
@@ -118,16 +135,15 @@ def compare(
 ) -> None:
     """Train several methods on the same data and compare them: a table, plots and one page.
 
-    Without --methods those of the task or file; for a data file FedAvg and FedSubAvg.
+    Without --methods those of the task or file; for a data file FedAvg, FedSubAvg as stated and tempered, and
+    FedAdagrad with a small tau.
     """
-    from fedsub.cli.show import View
     from fedsub.cli.train import train
     from fedsub.cli.what import experiment
 
     chosen = _listed(methods) + (method or [])
-    made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
-    view = View(quiet=flags.quiet, as_json=flags.json)
-    train(made, view, command="compare", resume=flags.resume, force_code=flags.force_code)
+    made = experiment(what, flags, chosen or None, usual=True)
+    train(made, _view(made, flags), command="compare", resume=flags.resume, force_code=flags.force_code)
 
 
 @takes(TuneFlags, without=NOT_TUNED)
@@ -176,15 +192,14 @@ def tune(
     Settings are chosen on validation samples, cut from the training samples; the test samples are looked at once,
     when the choice is made.
     """
-    from fedsub.cli.show import View
     from fedsub.cli.tune import tune as search_for
     from fedsub.cli.what import experiment
 
     chosen = _listed(methods) + (method or [])
-    made = experiment(what, flags, chosen or None, default=("fedavg", "fedsubavg"))
+    made = experiment(what, flags, chosen or None, usual=True)
     search_for(
         made,
-        View(quiet=flags.quiet, as_json=flags.json),
+        _view(made, flags),
         grid=grid,
         search=search,
         trials=trials,
@@ -218,12 +233,13 @@ def resume(
     force_code: Annotated[
         bool, typer.Option("--force-code", help="Go on although the code of forward or loss has changed.")
     ] = False,
+    may_execute: Trust = False,
 ) -> None:
     """Go on with an interrupted run or comparison, as it was started; the result is the same.
 
     A finished one is drawn again, or trained further by --rounds and --seeds.
     """
-    from fedsub.cli import folder
+    from fedsub.cli import folder, trust
     from fedsub.cli.show import View
     from fedsub.cli.train import finished, report, train
 
@@ -234,6 +250,7 @@ def resume(
         made = made.with_more(rounds, seeds)
         folder.check(out, made, resume=True)
     view = View(quiet=quiet, as_json=json)
+    trust.check(made, view, trust=may_execute, folder=trust.folder_of(out, made.base))
     with view.busy("Loading"):
         done = finished(made, out)
     if done is not None:
@@ -264,6 +281,7 @@ def adapt(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the batches and of the first values.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")] = False,
     json: Json = False,
+    may_execute: Trust = False,
 ) -> None:
     """Give clients that took no part personal parameters of their own; what was trained stays as it is.
 
@@ -272,7 +290,8 @@ def adapt(
     from fedsub.cli.adapt import adapt as fit
     from fedsub.cli.show import View
 
-    fit(directory, data, steps, lr, batch_size, seed, View(quiet=quiet, as_json=json))
+    view = View(quiet=quiet, as_json=json)
+    fit(directory, data, steps, lr, batch_size, seed, view, may_execute=may_execute)
 
 
 @takes(DataFlags)
@@ -356,41 +375,3 @@ def costs(
     from fedsub.cli.costs import show
 
     show(workers, parameters, bytes_per_parameter, bandwidth, latency, as_json=json)
-
-
-def bench(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Workloads; all of them if none is named.", show_default=False)
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to time.")] = None,
-    growth: Annotated[
-        bool,
-        typer.Option(
-            "--growth/--no-growth", help="The cost of a round as population and table grow: minutes, and up to 12 GiB."
-        ),
-    ] = True,
-    compiled: Annotated[
-        bool, typer.Option("--compiled/--no-compiled", help="Also with torch.compile, whose warm-up is long.")
-    ] = True,
-    zoo: Annotated[
-        bool,
-        typer.Option(
-            "--zoo",
-            help="Instead: what every part, server, codec and sampler adds to FedSubAvg's round, on w1 and w3, and "
-            "(unless --no-growth: up to 9 GiB) with a table of 10 million rows.",
-        ),
-    ] = False,
-    mixture: Annotated[
-        bool,
-        typer.Option(
-            "--mixture",
-            help="Instead: an iteration of L2SGD+ over all 6,040 clients of movielens-like beside a step "
-            "of centralised SGD.",
-        ),
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Measure a round of every engine beside centralised SGD and a plain loop, in one interleaved run."""
-    from fedsub.study.bench import main
-
-    main(names or None, rounds=rounds, growth=growth, compiled=compiled, zoo=zoo, mixture=mixture, json=json)

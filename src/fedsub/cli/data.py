@@ -250,7 +250,7 @@ def _about_bundled(name: str, view: View) -> None:
     view.line(f"{name}: {about.title}", "bold")
     view.line(f"What: {about.about}")
     view.line(f"Size: {about.samples:,} samples of {about.features} features")
-    view.line("Comes with scikit-learn (pip install 'fedsub[sklearn]'); nothing is downloaded.")
+    view.line("Comes with scikit-learn (pip install -e '.[sklearn]'); nothing is downloaded.")
     view.line(f"Cite: {about.citation}")
     view.line("Options (--set data.options.NAME=VALUE):")
     options = tasks.convex_options(name)

@@ -5,23 +5,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedsub.disk.files import TEMPORARY, digest, dump, write_atomic, writing
+from fedsub.disk.files import TEMPORARY, digest, make_folder, output_folder, write_atomic
 from fedsub.disk.functions import find
+from fedsub.disk.reading import read_json, read_text
+from fedsub.disk.seal import check_seal, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.experiment.config import parse, show
+from fedsub.study.experiment.evaluation import metric_files
 from fedsub.study.experiment.experiment import Experiment
+from fedsub.study.reading import BY_COMMAND
 
-FORMAT, VERSION, FILE = "fedsub-compare", 1, "compare.json"
+FORMAT, VERSION, FILE = "fedsub-compare", 1, BY_COMMAND
 # May change between the start and a resume: they change no result. So may methods, seeds and rounds be added.
-FREE = ("run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "data.path")
+FREE = (
+    "run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "run.reference",
+    "data.path",
+)  # fmt: skip
 
 
 def default_out(name: str) -> Path:
@@ -32,8 +38,7 @@ def default_out(name: str) -> Path:
 
 def check(out: Path, experiment: Experiment, *, resume: bool) -> None:
     """Refuse a directory that is somebody else's, or ours without being told to go on."""
-    if out.is_file():
-        raise ConfigError(f"{out} is a file, not a directory; choose another --out.")
+    output_folder(out)
     if not out.exists() or all(p.name == FILE or p.name.endswith(TEMPORARY) for p in out.iterdir()):
         return  # also one that was claimed by a start in which nothing came to be trained
     if not (out / FILE).exists():
@@ -69,21 +74,29 @@ def claimed(out: Path, command: str, experiment: Experiment, methods: dict[str, 
 
 def _started(out: Path) -> dict[Path, bytes]:
     """What the runs in a directory were asked to do."""
-    return {path: path.read_bytes() for path in out.glob("*/config.json")}
+    try:
+        return {path: read_text(path) for path in out.glob("*/config.json")}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"A config.json in {out} cannot be read ({error}); restore it from a copy.") from error
 
 
 def _write(out: Path, command: str, experiment: Experiment, methods: dict[str, dict[str, Any]]) -> None:
     """``methods`` are the complete settings by label, for readers; a resume makes them anew from ``config``."""
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "command": command}
     content |= {"base": str(experiment.base), "config": experiment.config.plain(), "methods": methods}
     spec = experiment.config.model.objective
     if spec is not None and (file := find(spec, experiment.base)):
         content["objective"] = {"file": str(file), "digest": digest(file)}
     if files := experiment.own_files():
-        content["own_methods"] = [{"file": str(f), "digest": digest(f)} for f in sorted(set(files.values()))]
-    write_atomic(out / FILE, dump(content, indent=2))
+        content["own_methods"] = _digests(sorted(set(files.values())))
+    if found := metric_files(experiment.config.evaluate, experiment.base):
+        content["own_metrics"] = _digests(found)
+    write_sealed(out / FILE, content)
+
+
+def _digests(files: list[Path]) -> list[dict[str, str]]:
+    return [{"file": str(file), "digest": digest(file)} for file in files]
 
 
 def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
@@ -125,7 +138,7 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
 def _config(folder: Path) -> dict[str, Any]:
     """What a run's directory was started with; empty if it cannot be read."""
     try:
-        content = json.loads((folder / "config.json").read_bytes())
+        content = read_json(folder / "config.json")
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -134,7 +147,8 @@ def _config(folder: Path) -> dict[str, Any]:
 def _warnings(content: dict[str, Any]) -> list[str]:
     out = []
     objective = [("objective", content["objective"])] if "objective" in content else []
-    for what, known in [*objective, *(("method", own) for own in content.get("own_methods", []))]:
+    own = [(kind, file) for kind in ("method", "metric") for file in content.get(f"own_{kind}s", [])]
+    for what, known in [*objective, *own]:
         file = Path(known["file"])
         if not file.is_file():
             raise ConfigError(f"The {what}'s file {file} is gone; put it back to go on.")
@@ -146,7 +160,7 @@ def _warnings(content: dict[str, Any]) -> list[str]:
 def _read(out: Path) -> dict[str, Any]:
     path = out / FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         known = content["format"] == FORMAT and {"version", "command", "base", "config"} <= content.keys()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); restore it, or start again elsewhere.") from error
@@ -162,13 +176,20 @@ def _read(out: Path) -> dict[str, Any]:
             isinstance(objective, dict) and all(isinstance(objective.get(k), str) for k in ("file", "digest"))
         ):
             wrong.append(f"objective is {show(objective)}")
-        own = content.get("own_methods", [])
-        if not isinstance(own, list) or not all(isinstance(o, dict) and {"file", "digest"} <= o.keys() for o in own):
-            wrong.append(f"own_methods is {show(own)}")
+        for kind in ("own_methods", "own_metrics"):
+            own = content.get(kind, [])
+            if not isinstance(own, list) or not all(
+                isinstance(o, dict) and {"file", "digest"} <= o.keys() for o in own
+            ):
+                wrong.append(f"{kind} is {show(own)}")
     if wrong:
         raise ConfigError(f"{path} was edited: {', '.join(wrong)}; restore it, or start again elsewhere.")
     if content["version"] > VERSION:
         raise CheckpointError(f"{path} was written by a newer fedsub; install that one.")
+    try:
+        check_seal(content)
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it, or start again elsewhere.") from error
     return content
 
 

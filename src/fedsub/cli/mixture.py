@@ -29,7 +29,7 @@ app = typer.Typer(
 NOT_HERE = (
     "clients_per_round", "rounds", "local_steps", "local_epochs", "lr", "seeds", "target", "stop_at_target", "lost",
     "every", "chunk", "workers", "compile", "device", "checkpoint_every", "tensorboard", "devices",
-    "validation", "split_per_seed",
+    "validation", "split_per_seed", "reference", "metric", "rank",
 )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def _method(made: Experiment) -> Mixture:
     from fedsub.families.mixture.method import Mixture
 
     (label, found), *_ = made.methods(2).items()
-    if not isinstance(found, Mixture) or not hasattr(found.solver, "lam"):
+    if not isinstance(found, Mixture) or not found.solver.has_lam:
         raise ConfigError(
             f"--method {label} has no lam; use l2gd, l2gd+, l2sgd, l2sgd2, l2sgd+, apgd1, apgd2, iapgd or al2sgd+."
         )

@@ -16,7 +16,7 @@ PANELS = (DATA, TRAIN, SPEED, OUTPUT)
 # Flags of a training that a search has no use for.
 NOT_TUNED = (
     "stop_at_target", "tensorboard", "checkpoint_every", "validation", "split_per_seed", "force_code", "start",
-    "start_state", "grow",
+    "start_state", "grow", "reference",
 )  # fmt: skip
 
 
@@ -136,8 +136,27 @@ class Flags(DataFlags):
     grow: Annotated[
         bool | None, _option(TRAIN, "Give ids that --start does not know rows of their own.", "--grow"), "run.grow"
     ] = None
+    reference: Annotated[
+        str | None,
+        _option(OUTPUT, "Method that the others are compared with, seed by seed. Default: the first.", metavar="NAME"),
+        "run.reference",
+    ] = None
     lost: Annotated[float | None, _option(TRAIN, "Chance that a client never delivers."), "run.lost"] = None
     every: Annotated[int | None, _option(TRAIN, "Evaluate every so many rounds. Default 10."), "evaluate.every"] = None
+    metric: Annotated[
+        Strings,
+        _option(TRAIN, "A metric of your own, FILE:FUNCTION (docs/metrics.md). Repeatable.", metavar="FILE:FUNCTION"),
+        "evaluate.metrics",
+    ] = None
+    rank: Annotated[
+        str | None,
+        _option(
+            TRAIN,
+            "Rank the ids of this column for every client: HR, NDCG, MRR, recall (docs/ranking.md).",
+            metavar="COLUMN",
+        ),
+        "evaluate.ranking",
+    ] = None
 
     engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None
     chunk: Annotated[int | None, _option(SPEED, "Clients trained together at most (batched)."), "run.chunk"] = None
@@ -151,6 +170,9 @@ class Flags(DataFlags):
     resume: Annotated[bool, _option(OUTPUT, "Go on with what is in --out, if there is anything.", "--resume")] = False
     force_code: Annotated[
         bool, _option(OUTPUT, "With --resume: although the code of forward or loss has changed.", "--force-code")
+    ] = False
+    trust: Annotated[
+        bool, _option(OUTPUT, "Execute code that a configuration names outside its own folder.", "--trust")
     ] = False
     checkpoint_every: Annotated[
         int | None, _option(OUTPUT, "Rounds between checkpoints. Default 10."), "run.checkpoint_every"

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from fedsub.cli.show import View, number
+from fedsub.disk.text import visible
 from fedsub.running.callbacks import Callback
 from fedsub.study.comparing import slug
 
@@ -29,7 +30,7 @@ class Follow(Callback, AbstractContextManager):
     def on_start(self, info: dict[str, Any]) -> None:
         self.number, label, seed = self.runs[Path(info["out"]).name]
         one = len(self.runs) == 1
-        self.title = f"{label}, seed {seed}" + ("" if one else f", {self.number} of {len(self.runs)}")
+        self.title = visible(f"{label}, seed {seed}") + ("" if one else f", {self.number} of {len(self.runs)}")
         self.round, self.begin, self.shown = info["first"] - 1, time.perf_counter(), None
 
     def on_round(self, record: dict[str, Any]) -> None:
@@ -62,11 +63,11 @@ class Lines(Follow):
 def bars(view: View) -> Progress:
     """Bars with what they are about, the time left and a current ``value``."""
     return Progress(
-        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4, max_width=30)),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[value]}", style="cyan", table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[value]}", style="cyan", markup=False, table_column=Column(no_wrap=True)),
         expand=True,
         console=view.console,
         transient=True,

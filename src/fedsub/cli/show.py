@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from fedsub.errors import DataNotice
+from fedsub.disk.text import visible
+from fedsub.errors import DataNotice, FedsubError
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
@@ -26,14 +27,16 @@ class View:
 
     def note(self, text: str, style: str = "") -> None:
         """A line that --quiet leaves out."""
+        tell()
         if not self.quiet:
             self.line(text, style)
 
     def line(self, text: str, style: str = "") -> None:
-        self.console.print(Text(text, style), soft_wrap=True)
+        tell()
+        self.console.print(Text(visible(text), style), soft_wrap=True)
 
     def stopped(self, text: str) -> None:
-        console(stderr=True).print(Text(text, "yellow"), soft_wrap=True)
+        console(stderr=True).print(Text(visible(text), "yellow"), soft_wrap=True)
 
     def busy(self, text: str) -> AbstractContextManager[Any]:
         """A spinner, on a terminal."""
@@ -41,6 +44,7 @@ class View:
         return nullcontext() if plain else self.console.status(f"{text} …")
 
     def table(self, comparison: Comparison) -> None:
+        tell()
         if self.console.is_terminal:
             from fedsub.study.report.table import rich_table
 
@@ -50,6 +54,7 @@ class View:
 
     def finish(self, value: dict[str, Any]) -> None:
         """The one JSON object of --json."""
+        tell()
         if self.as_json:
             from fedsub.disk.files import plain
 
@@ -83,12 +88,15 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def error(text: str) -> None:
-    console(stderr=True).print(Text("Error: ", "bold red") + Text(text, "red"), soft_wrap=True)
+    console(stderr=True).print(Text("Error: ", "bold red") + Text(visible(text), "red"), soft_wrap=True)
 
 
 @contextmanager
 def data_notices() -> Iterator[None]:
-    """What is said about data comes as a line of its own on stderr, once; other warnings as they are."""
+    """What is said about data comes as a line of its own on stderr, once; other warnings as they are.
+
+    It waits for what a command prints next: after a mistake, the mistake comes first.
+    """
     said: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataNotice)
@@ -99,10 +107,25 @@ def data_notices() -> Iterator[None]:
                 usual(message, category, *where, **more)
             elif str(message) not in said:
                 said.add(str(message))
-                console(stderr=True).print(Text(f"Note: {message}", "yellow"), soft_wrap=True)
+                _waiting.append(f"Note: {message}")
 
         warnings.showwarning = show
-        yield
+        try:
+            yield
+        except FedsubError:
+            _waiting.clear()
+            raise
+        finally:
+            tell()
+
+
+_waiting: list[str] = []
+
+
+def tell() -> None:
+    """Print the notices that wait."""
+    while _waiting:
+        console(stderr=True).print(Text(visible(_waiting.pop(0)), "yellow"), soft_wrap=True)
 
 
 def number(value: float | None) -> str:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from fedsub.cli.progress import Follow
     from fedsub.data import Clients
     from fedsub.objective.losses import Loss
+    from fedsub.round.evaluate import Evaluate
     from fedsub.running.result import Target
     from fedsub.study.comparing import Comparison
+    from fedsub.study.experiment.config import Model
 
 
 def train(
@@ -41,7 +43,7 @@ def train(
         from fedsub.running.device import check_device
         from fedsub.study.comparing import compare
 
-        target = _target(config.run.target)
+        target, plan = _target(config.run.target), experiment.evaluation()
         experiment.methods(1)  # mistakes in settings come before minutes of reading
         check_device(config.run.device)
         cut, own_split = experiment.cuts(), config.split.per_seed
@@ -56,13 +58,14 @@ def train(
         objective = experiment.objective(clients)
         if own_split:
             objective = lambda seed: experiment.objective(cut(seed)["train"])(seed)  # noqa: E731
-        # Tried now, mistakes show before anything is written; other built-in models have one loss and small labels.
+        # Tried now, mistakes show before anything is written; the loss of other kinds is known without making tables.
         tried = config.model.objective is not None or config.model.kind in ("linear", "factorisation")
-        loss = objective(config.train.seed_list[0]).loss if tried else None
+        loss = objective(config.train.seed_list[0]).loss if tried else _loss(clients, config.model)
         if target is not None:
-            _check_metric(target, loss, [*first, *config.evaluate.slices])
+            _check_metric(target, loss, plan, [*first])
     if not methods:
         raise ConfigError("No method is named; give --methods fedavg,fedsubavg or a [methods] table.")
+    reference = experiment.reference(methods)
     claim = folder.claimed(out, command, experiment, experiment.settings(len(clients)))
     seeds, rounds = config.train.seed_list, config.train.rounds
     held_out = "".join(f"; {name}: {part.samples:,} samples" for name, part in first.items() if name != "train")
@@ -93,6 +96,7 @@ def train(
             start_state=config.run.start_state,
             target=target,
             devices=config.run.devices,
+            reference=reference,
             callbacks=callbacks,
             engine=config.run.engine,
             chunk=config.run.chunk,
@@ -103,7 +107,7 @@ def train(
             lost=config.run.lost,
             on_bad_update=config.run.on_bad_update,
             checkpoint_every=config.run.checkpoint_every,
-            evaluate=experiment.evaluation(),
+            evaluate=plan,
             settings={"model": config.model.model_dump(exclude_none=True), "label": clients.label},
         )
     report(comparison, out, view, command)
@@ -111,26 +115,19 @@ def train(
 
 def finished(experiment: Experiment, out: Path) -> Comparison | None:
     """The comparison of a directory in which every run is finished; needs no data."""
-    from fedsub.running.going_on import changes_of_code
     from fedsub.running.going_on import finished as is_finished
-    from fedsub.running.run import finished_result
-    from fedsub.study.comparing import Comparison, slug
+    from fedsub.study.comparing import slug
+    from fedsub.study.costs.devices import named
+    from fedsub.study.reading import read_comparison
 
-    results: dict[str, list[Any]] = {}
-    notes: list[str] = []
-    for label in experiment.settings(1):
-        paths = [out / f"{slug(label)}-seed{seed}" for seed in experiment.config.train.seed_list]
-        if not all(is_finished(path, experiment.config.train.rounds) for path in paths):
-            return None
-        results[label] = [finished_result(path) for path in paths]
-        for result in results[label]:
-            result.method = label
-            notes += [f"{label}, seed {result.seed}: {said}" for said in changes_of_code(result.path)]
-    if not results:
+    labels, seeds, rounds = experiment.settings(1), experiment.config.train.seed_list, experiment.config.train.rounds
+    if not labels or not all(
+        is_finished(out / f"{slug(label)}-seed{seed}", rounds) for label in labels for seed in seeds
+    ):
         return None
-    target = _target(experiment.config.run.target)
-    made = Comparison(results, target, path=out, notes=notes, devices=experiment.config.run.devices)
-    made.metric = target.metric if target else next(iter(made.metrics()), made.metric)
+    made = read_comparison(out)
+    made.devices = named(experiment.config.run.devices)
+    made.reference = experiment.reference(made.results)
     return made
 
 
@@ -154,6 +151,8 @@ def report(comparison: Comparison, out: Path, view: View, command: str) -> None:
             "report": str(page),
             "target": str(comparison.target) if comparison.target else None,
             "metric": comparison.metric,
+            "chosen_by": comparison.chosen_by,
+            "reference": comparison.reference,
             "notes": comparison.notes,
             "methods": comparison.rows(),
             "runs": [
@@ -210,12 +209,22 @@ def _target(text: str | None) -> Target | None:
     return None if text is None else Target.parse(text)
 
 
-def _check_metric(target: Target, loss: Loss | None, splits: list[str]) -> None:
-    """A target on a metric that is never measured would be missed without a word. No loss: a built-in model's."""
-    from fedsub.objective.losses import Binary, measured
+def _loss(clients: Clients, model: Model) -> Loss | None:
+    """Of a built-in model: by the labels, where it can be so (None: cross-entropy of 0 and 1)."""
+    from fedsub.objective.models import options_of, usual_loss
 
-    kinds = measured(Binary() if loss is None else loss)
-    known = [f"{split}.{kind}" for split in splits for kind in kinds]
+    if clients.label is None or "loss" not in options_of(model.kind):
+        return None
+    return usual_loss(clients, clients.label, model.kind, model.loss)
+
+
+def _check_metric(target: Target, loss: Loss | None, plan: Evaluate, splits: list[str]) -> None:
+    """A target on a metric that is never measured would be missed without a word. No loss: a built-in model's."""
+    from fedsub.objective.losses import Binary
+
+    loss = Binary() if loss is None else loss
+    known = [f"{split}.{kind}" for split in splits for kind in plan.measured(loss, split)]
+    known += [f"{name}.{kind}" for name in plan.slices for kind in plan.measured(loss, "train")]
     if target.metric not in known:
         raise ConfigError(f"The target {target} is about {target.metric!r}; {nearest(target.metric, known)}")
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,6 +17,7 @@ from fedsub.cli.progress import bars
 from fedsub.cli.show import View, number
 from fedsub.cli.train import _counts
 from fedsub.disk.files import digest
+from fedsub.disk.text import visible
 from fedsub.errors import ConfigError
 from fedsub.running.device import check_device
 from fedsub.running.run import Interrupted
@@ -51,7 +53,7 @@ class Lines(Watch):
         self.done += 1
         split = "test" if "test" in trial.final else "validation"
         end = f"{split} loss {number(trial.loss(split))}" if trial.failure is None else "failed"
-        text = f"{job.label}, seed {job.seed}, {end}"
+        text = visible(f"{job.label}, seed {job.seed}, {end}")
         if self.bars is None:
             self.view.note(f"{self.title} {self.done} of {self.total}: {text}")
         else:
@@ -95,6 +97,7 @@ def tune(
     with view.busy("Loading"):
         searched = {axis.partition("=")[0].rpartition(".")[2].strip() for axis in grid}
         experiment.methods(1, searched)  # mistakes in settings come before minutes of reading
+        plan = replace(experiment.evaluation(), slices={})
         check_device(config.run.device)
         parts = experiment.split_with_validation(experiment.clients(), validation)
         train, held_out, both, test = parts
@@ -126,7 +129,7 @@ def tune(
                 workers=workers,
                 out=out,
                 resume=resume,
-                evaluate=replace(experiment.evaluation(), slices={}),
+                evaluate=plan,
                 # The engine must not depend on timings, or the last digits would change with the workers.
                 engine=config.run.engine if "engine" in config.run.model_fields_set else "batched",
                 watch=watch,
@@ -142,7 +145,10 @@ def tune(
             f"Stopped; finished trials are kept. Go on with the same command and --resume --out {shlex.quote(str(out))}"
         )
         raise typer.Exit(130) from None
-    _report(found, view)
+    assert found.path is not None
+    with view.busy("Drawing"):
+        page = found.page(found.path)
+    _report(found, page, view)
 
 
 def _by_method(experiment: Experiment, label: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -159,15 +165,17 @@ def _identity(experiment: Experiment, train: Clients) -> dict[str, Any]:
     return found | ({"code": code} if code else {})
 
 
-def _report(found: Tuning, view: View) -> None:
+def _report(found: Tuning, page: Path, view: View) -> None:
     if not view.quiet:
-        view.console.print(Text("\n" + found.trials_table().rstrip()), soft_wrap=True)
-    view.console.print(Text(("" if view.quiet else "\n") + found.table().rstrip()), soft_wrap=True)
+        view.console.print(Text(visible("\n" + found.trials_table().rstrip())), soft_wrap=True)
+    view.console.print(Text(visible(("" if view.quiet else "\n") + found.table().rstrip())), soft_wrap=True)
+    view.line(f"Report: {page}")
     view.line(f"All trials: {found.path}/trials.csv; winners: winners.csv, by heat decile: deciles.csv")
     view.finish(
         {
             "command": "tune",
             "out": str(found.path),
+            "report": str(page),
             "search": found.search,
             "criterion": found.criterion.title,
             "trials": found.counts,

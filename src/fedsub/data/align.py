@@ -36,7 +36,9 @@ def align(clients: Clients, like: Clients) -> tuple[Clients, int]:
         if c.space is None or c.space in places
     ]
     spaces = list(like.spaces.values())
-    made = assemble(left.client_ids, left.offsets, columns, spaces, label=left.label, source=left.source)
+    made = assemble(
+        left.client_ids, left.offsets, columns, spaces, label=left.label, source=left.source, reading=left.reading
+    )
     return made, int((~known).sum())
 
 
@@ -75,7 +77,10 @@ def numbered_by(clients: Clients, vocabulary: Any, *, grow: bool = False) -> Cli
         c if c.space is None else replace(c, values=places[c.space][_rows(clients, c)])
         for c in clients.columns.values()
     ]
-    return assemble(clients.client_ids, clients.offsets, columns, spaces, label=clients.label, source=clients.source)
+    return assemble(
+        clients.client_ids, clients.offsets, columns, spaces, label=clients.label, source=clients.source,
+        reading=clients.reading,
+    )  # fmt: skip
 
 
 def vocabularies(given: Any) -> dict[str, Array | None]:

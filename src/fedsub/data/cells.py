@@ -39,6 +39,11 @@ class Places:
         before = list(rows) if self.rows is None else [int(self.rows[row]) for row in rows]
         return ("row", before) if self.lines is None else ("line", self.lines(before))
 
+    def only(self, kept: pl.Series) -> Places:
+        """With some rows left out of those that are left."""
+        rows = np.flatnonzero(kept.to_numpy())
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
 
 ROWS = Places()
 
@@ -124,10 +129,8 @@ class Cells:
         flat, dtype = self.flat, self.flat.dtype
         gaps = missing(flat).to_numpy()
         if not own:
-            self.note(
-                gaps,
-                "is not an id; drop the row (nulls='drop', --nulls drop) or give missing ids a row of their 'own'",
-            )
+            own_row = "" if self.role == "client" else " or give missing ids a row of their 'own'"
+            self.note(gaps, f"is not an id; drop the row (nulls='drop', --nulls drop){own_row}")
         if isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
             return self.words()
         if dtype.is_float():
@@ -156,6 +159,12 @@ class Cells:
         given = text.is_not_null()
         best, bad = text, given
         # Last a decimal comma, as files have it whose columns are separated by semicolons.
+        commas = text.filter(text.str.contains(",").fill_null(False))
+        if len(commas) and commas.str.contains(r"^[+-]?[1-9]\d{0,2}(,\d{3})+$").all():
+            self.fail(
+                given & text.str.contains(","),
+                "may mean thousands or a fraction; write 1000 or 1.0, without a comma",
+            )
         for read in (
             _whole,
             _fraction,
@@ -169,8 +178,11 @@ class Cells:
                 return best
         if bad.sum() == given.sum():
             raise ColumnError(
-                f"Column {self.flat.name!r} holds {self.flat.dtype}, expected numbers; cast it or leave it out."
+                f"Column {self.flat.name!r} holds {self.flat.dtype}, expected numbers, and "
+                f"{short.repr(text.filter(given)[0])} is none; write plain numbers or leave the column out."
             )
+        if best.dtype.is_temporal():
+            self.fail(bad, "is not a time like those in other rows; write times as 2020-12-31 10:00")
         self.fail(bad, "is not a number, expected one as in the other rows; correct it or leave it empty")
 
     def words(self) -> pl.Series:
@@ -253,9 +265,12 @@ def label_column(cells: Cells, binary: bool, classes: tuple[str, ...] = ()) -> C
         raise ColumnError(f"Label {name!r} holds lists, expected one number per sample.")
     column = value_column(cells, whole=False)
     if binary and (bad := (column.values != 0) & (column.values != 1)).any():
+        seen = np.unique(column.values)
+        above = seen[seen > (seen[0] + seen[-1]) / 2]
+        rule = f"{name}>={above[0] if len(above) else seen[-1]:g}"
         cells.fail(
             bad,
-            "is not a binary label (0 or 1); compare it, as in label='" + name + ">=4' (--label '" + name + ">=4'), or "
+            f"is not a binary label (0 or 1); compare it, as in label='{rule}' (--label '{rule}'), or "
             "pass binary_label=False (--set data.binary_label=false) to predict the number itself",
         )
     return replace(column, classes=classes)
@@ -265,7 +280,10 @@ def value_column(cells: Cells, whole: bool = True) -> Column:
     """A plain column; ``whole`` keeps integers and times as int64, where float32 would lose digits."""
     flat, name = cells.flat, cells.flat.name
     if cells.starts is not None:
-        raise ColumnError(f"Column {name!r} holds lists, expected a fixed width; cast it to pl.Array.")
+        raise ColumnError(
+            f"Column {name!r} holds lists, expected a fixed width; cast it to pl.Array with lists of one length, "
+            "or read it as ids."
+        )
     cells.note(flat.is_null(), "is missing, expected a number; fill it or drop the row (nulls='drop', --nulls drop)")
     if flat.dtype.is_temporal():
         flat = flat.to_physical()
@@ -277,6 +295,6 @@ def value_column(cells: Cells, whole: bool = True) -> Column:
     else:
         with np.errstate(over="ignore"):
             numbers = flat.cast(pl.Float64).to_numpy().astype(np.float32)
-        cells.note(~np.isfinite(numbers) & ~gaps, "is not a finite number; fill it, rescale it or drop the row")
+        cells.note(~np.isfinite(numbers) & ~gaps, "is not a finite number of 32 bits; fill, rescale or drop it")
     cells.settle()
     return Column(name, numbers.reshape(-1, cells.width) if cells.fixed else numbers, width=cells.width)

@@ -18,7 +18,7 @@ id j is S(i)[j].
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never
 
@@ -91,6 +91,7 @@ class Clients:
     label: str | None = None
     fingerprint: str = ""
     source: str = ""
+    reading: Mapping[str, Any] = field(default_factory=dict)  # how a table was read, for more of its kind
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -183,8 +184,9 @@ class Clients:
         nulls: str = "refuse",
         **unknown: Never,
     ) -> Clients:
-        """From a polars, pandas or Arrow frame with one row per sample; ``client`` names the owner's column.
+        """From a polars or pandas frame, an Arrow or Hugging Face data set with one row per sample.
 
+        client        names the column with the owner of each sample
         ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
         label         column to predict: 0/1, names, any finite number with ``binary_label=False``; or "rating>=4"
         values        plain columns, such as times and features
@@ -290,16 +292,8 @@ class Clients:
 
         client        a key of ``arrays``, or an array with the owner of each sample; or instead of it
         offsets       clients + 1 integers: client i owns samples ``offsets[i]`` to ``offsets[i+1] - 1``
-        ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
-        label         column to predict: 0/1, names, any finite number with ``binary_label=False``; or "rating>=4"
-        values        plain columns, such as times and features
-        padding       spaces in which row 0 means "nothing here"; always so for those with lists
-        max_len       keep at most this many ids of each list, the last ones
-        sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1
-        vocabulary    number ids as before: `numbered_by`; ``grow`` gives new ids rows behind the known ones
-        nulls         missing entries: "refuse", "drop" their rows, or give ids a row of their "own"
 
-        More in `fedsub.data.ingest.from_frame`.
+        All else is as in `from_frame`.
         """
         from fedsub.data.ingest import from_arrays
 
@@ -320,8 +314,24 @@ class Clients:
         return _renumbered(made, vocabulary, grow)
 
     @classmethod
-    def open(cls, path, *, verify: bool = False) -> Clients:
-        """Open a directory that `save` wrote; columns stay on disk (memory-mapped)."""
+    def from_leaf(cls, path: Any, *, label: str | None = "y", **options: Any) -> Clients:
+        """From a JSON file of the LEAF benchmark, or a folder of such; see `fedsub.data.leaf.from_leaf`."""
+        from fedsub.data.leaf import from_leaf
+
+        return _numbered(from_leaf, path, label=label, **options)
+
+    @classmethod
+    def from_torch(
+        cls, datasets: Any, *, names: Sequence[str] = ("x", "y"), label: str | None = "y", **options: Any
+    ) -> Clients:
+        """From a torch ``Dataset`` per client, {client: Dataset} or a list; see `fedsub.data.samples.from_torch`."""
+        from fedsub.data.samples import from_torch
+
+        return _numbered(from_torch, datasets, names=names, label=label, **options)
+
+    @classmethod
+    def open(cls, path, *, verify: bool | None = None) -> Clients:
+        """Open, memory-mapped, a directory that `save` wrote and nobody changed; see `fedsub.data.store`."""
         from fedsub.data.store import open_clients
 
         return open_clients(path, verify=verify)
@@ -332,11 +342,13 @@ class Clients:
 
         save_clients(self, path)
 
-    def split(self, train: float = 0.8, *, by: str = "random", column: str | None = None, seed: int = 0):
+    def split(
+        self, train: float = 0.8, *, by: str = "random", column: str | None = None, seed: int = 0, feature: bool = False
+    ):  # fmt: skip
         """(train, test) within every client; see `fedsub.data.split.split`."""
         from fedsub.data.split import split
 
-        return split(self, train, by=by, column=column, seed=seed)
+        return split(self, train, by=by, column=column, seed=seed, feature=feature)
 
     def numbered_by(self, vocabulary: Any, *, grow: bool = False) -> Clients:
         """The same data with ids numbered as before; see `fedsub.data.align.numbered_by`."""
@@ -361,6 +373,10 @@ class Clients:
         from fedsub.data.split import pooled
 
         return pooled(self)
+
+
+def _numbered(make: Any, data: Any, *, vocabulary: Any = None, grow: bool = False, **options: Any) -> Clients:
+    return _renumbered(make(data, **options), vocabulary, grow)
 
 
 def _renumbered(made: Clients, vocabulary: Any, grow: bool) -> Clients:

@@ -10,7 +10,7 @@ from 0, in a text file its line) and its client; all problems come in one messag
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Never
@@ -18,14 +18,16 @@ from typing import Any, Never
 import numpy as np
 import polars as pl
 
+from fedsub.data import notices
 from fedsub.data.cells import ROWS, Cells, Places, encode, label_column, missing, prenumbered, value_column
 from fedsub.data.clients import Clients, Column, Space
-from fedsub.data.labels import classes_of
+from fedsub.data.frames import brief, columns_of
+from fedsub.data.labels import classes_of, texts_of
 from fedsub.data.nulls import count_own, drop_missing
 from fedsub.data.plan import OPTIONS, Ids, Plan, check_unicode, refuse_unknown
 from fedsub.data.reading import TEXT, TableFile
 from fedsub.data.renumber import assemble, reorder
-from fedsub.errors import ColumnError, DataError, MissingExtra, nearest
+from fedsub.errors import ColumnError, DataError, nearest, notice
 
 UNFILLED = np.empty(0, np.int64)  # rows of a space before the clients are numbered
 
@@ -44,7 +46,9 @@ def from_frame(
     nulls: str = "refuse",
     **unknown: Never,
 ) -> Clients:
-    """`Clients` from a polars (also lazy), pandas or Arrow frame with one row per sample.
+    """`Clients` from a polars (also lazy) or pandas frame, an Arrow table or data set, or one of Hugging Face.
+
+    It has one row per sample.
 
     client        column with the owner of each sample
     ids           id columns: ``["item", "genre"]``, each with a table of its own, or
@@ -84,15 +88,29 @@ def from_file(
     plan = Plan.of(options.pop("ids", None), **options)
     places = Places(file.lines) if file.kind in TEXT else ROWS
     try:
-        return replace(_from_table(file.scan(), client, plan, places), source=str(file.path))
+        made = _from_table(file.scan(), client, plan, places)
+        text = {"separator": separator, "encoding": encoding}
+        given = {name: value for name, value in text.items() if value is not None}
+        return replace(made, source=str(file.path), reading={**made.reading, **given})
     except ColumnError as error:
-        raise ColumnError(*error.problems, where=str(file.path)) from error
+        *said, last = error.problems
+        unknown = last.startswith("There is no column") and "did you mean" not in last
+        more = f" {file.first_line()}" if unknown and file.kind in TEXT else ""
+        raise ColumnError(*said, last + more, where=str(file.path)) from error
     except (pl.exceptions.PolarsError, OSError) as error:
         problems = [file.unreadable(error)]
         if file.faults():  # what else is wrong is told along with it
             with suppress(pl.exceptions.PolarsError, OSError), _collected(problems):
                 _from_table(file.scan(cut=True), client, plan, places)
         raise ColumnError(*problems) from error
+
+
+def as_table(frame: Any) -> pl.DataFrame:
+    """Any supported frame, or a dict of arrays, as it is."""
+    if isinstance(frame, Mapping):
+        return pl.DataFrame([_series(str(name), data) for name, data in frame.items()])
+    names, fetch = columns_of(frame)
+    return fetch(names)
 
 
 def from_arrays(
@@ -123,7 +141,8 @@ def from_arrays(
                 f"Column {one.name!r} has {len(one):,} entries but {next(iter(series))!r} has {length:,}; "
                 "every array needs one entry per sample."
             )
-    return _build(pl.DataFrame(list(series.values())), owners, plan, ROWS)
+    reading = {"client": client} if isinstance(client, str) else {}
+    return replace(_build(pl.DataFrame(list(series.values())), owners, plan, ROWS), reading=reading)
 
 
 # ---------------------------------------------------------------------- any input -> polars
@@ -133,44 +152,17 @@ def _from_table(frame: Any, client: Any, plan: Plan, places: Places) -> Clients:
     if not isinstance(client, str):
         raise DataError(f"client must name a column, got {client!r}; for an array of owners use from_arrays.")
     check_unicode("client", client)
-    present, fetch = _columns(frame)
+    present, fetch = columns_of(frame)
     plan = plan.resolved(present)
     names = list(dict.fromkeys([client, *plan.sources]))
     _require(names, present)
-    table = fetch(names)
-    return _build(table.select(plan.sources), table[client], plan, places)
-
-
-def _columns(frame: Any) -> tuple[list[str], Callable[[list[str]], pl.DataFrame]]:
-    """The names of any supported frame's columns, and what gets some of them. pandas and Arrow are not imported."""
-    if isinstance(frame, pl.LazyFrame):
-        return frame.collect_schema().names(), lambda names: frame.select(names).collect()
-    if isinstance(frame, pl.DataFrame):
-        return frame.columns, lambda names: frame.select(names)
-    pandas = type(frame).__module__.split(".")[0] == "pandas" and hasattr(frame, "columns")
-    if pandas:
-        present = [c for c in frame.columns if isinstance(c, str)]
-        return present, lambda names: _converted(lambda: pl.from_pandas(frame[names]))
-    if not hasattr(frame, "__arrow_c_stream__"):
-        raise DataError(
-            f"Got a {type(frame).__name__}, expected a polars or pandas DataFrame or an Arrow table; "
-            "for a dict of arrays use from_arrays, for a path from_file."
-        )
-    return _columns(_converted(lambda: pl.DataFrame(frame)))
-
-
-def _converted(convert: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    try:
-        return convert()
-    except ImportError as error:
-        raise MissingExtra(f"This frame needs pyarrow: pip install 'fedsub[frames]' ({error}).") from error
-    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"The frame cannot be read: {_brief(error)}. Give each column one type.") from error
-
-
-def _brief(error: Exception) -> str:
-    """The first line of a polars message; the rest is context for polars users."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    # Of a line that is too long polars sees that only if the last column is read, too.
+    table = fetch(list(dict.fromkeys([*names, present[-1]]))).select(names) if places.lines else fetch(names)
+    if places.lines is not None and (blank := table.select(pl.all_horizontal(pl.all().is_null())).to_series()).any():
+        table, places = table.filter(~blank), places.only(~blank)
+        notice(f"Left out {int(blank.sum()):,} lines with nothing in the columns that are read.")
+    reading = {"client": client, **({"max_len": plan.max_len} if plan.max_len is not None else {})}
+    return replace(_build(table.select(plan.sources), table[client], plan, places), reading=reading)
 
 
 def _require(names: list[str], present: Iterable[str]) -> None:
@@ -193,7 +185,7 @@ def _series(name: str, data: Any) -> pl.Series:
             data = [float(x) if isinstance(x, int) else x for x in data]
         return pl.Series(name, data)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise ColumnError(f"Column {name!r} mixes types or shapes: {_brief(error)}. Give it one type.") from error
+        raise ColumnError(f"Column {name!r} mixes types or shapes: {brief(error)}. Give it one type.") from error
 
 
 def _owners(offsets: Any, length: int) -> pl.Series:
@@ -222,14 +214,16 @@ def _owners(offsets: Any, length: int) -> pl.Series:
 
 def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places) -> Clients:
     if not len(owners):
-        raise DataError("The data has no rows; expected one row per sample. Check the file or the filter.")
+        raise ColumnError("The data has no rows; expected one row per sample. Check the file or the filter.")
     if owners.dtype.is_nested():
         raise ColumnError(f"Client column {owners.name!r} holds {owners.dtype}, expected one id per sample.")
     problems: list[str] = []
     table, classes = _prepared(table, owners, plan, places, problems)
+    if not table.width:
+        raise ColumnError(*problems)
     if plan.nulls == "drop":
         whole = drop_missing([owners, *table])
-        places = replace(places, rows=np.flatnonzero(whole.to_numpy()))
+        places = places.only(whole)
         table, owners = table.filter(whole), owners.filter(whole)
     codes, client_ids = np.zeros(0, np.int64), UNFILLED
     with _collected(problems):
@@ -251,6 +245,9 @@ def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places) -
                 columns[name] = value_column(Cells.of(table[name], owners, places=places))
     if problems:
         raise ColumnError(*problems)
+    notices.of_duplicates(owners, table.get_columns(), places)
+    if plan.label is not None:
+        notices.of_label(columns[plan.label])
     order = np.argsort(codes, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(client_ids)))])
     grouped = [reorder(columns[name], order) for name in plan.names]
@@ -279,13 +276,13 @@ def _prepared(
             if plan.rule:
                 done.append(plan.rule.of(cells))
             elif classes:
-                done.append(cells.flat.cast(pl.String).cast(pl.Enum(classes), strict=False).to_physical())
+                done.append(texts_of(cells.flat).cast(pl.Enum(classes), strict=False).to_physical())
             else:
                 done.append(cells.numbers())
     for name in plan.values:
         with _collected(problems):
             done.append(Cells(table[name], owners, places=places).numbers())
-    return pl.DataFrame([series.alias(series.name) for series in done]) if done else table.clear(), classes
+    return pl.DataFrame([series.alias(series.name) for series in done]), classes
 
 
 def _space(name: str, members: list[Cells], plan: Plan) -> tuple[Space, list[Column]]:
@@ -305,6 +302,8 @@ def _space(name: str, members: list[Cells], plan: Plan) -> tuple[Space, list[Col
         size, vocabulary = int(plan.sizes[name]), None
         zero_ok = not padded or name in plan.padding
         rows = [prenumbered(m, p, size, name, zero_ok) for m, p in zip(members, plain, strict=True)]
+        remedy = f"Leave {name!r} out of sizes to have the ids numbered."
+        notices.of_rows(f"The table sizes[{name!r}]", size, len(np.unique(np.concatenate(rows))), remedy)
     else:
         # An empty List column has no type of its own; it goes along with the others.
         kinds = {p.dtype: p.name for p in plain if len(p)}

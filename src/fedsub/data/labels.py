@@ -4,7 +4,8 @@
     rating  >=          4                a number
     verdict ==          spam             or a text, in quotes if it looks like a number
 
-Nothing of it is executed: it is read by one pattern. A label that holds names is numbered in sorted order.
+Nothing of it is executed: it is read by one pattern. A label that holds names is numbered in sorted order,
+or as the classes of an Enum are.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def rule_of(label: str | None, columns: Collection[str]) -> Rule | None:
     if found is None:
         return None
     column, sign, value = found["column"], found["sign"], found["value"]
+    if sign == "=" and value[:1] in ("<", ">") and len(value) > 1:
+        raise DataError(f"label is {label!r}; write the sign the other way round, {column}{value[0]}={value[1:]}.")
     if sign == "=":
         raise DataError(f"label is {label!r}; to compare write two signs, {column}=={value}.")
     if not value or re.search(r"[<>=!]", value):
@@ -87,8 +90,10 @@ def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
     """The names that a label holds, sorted, or none if it holds numbers (or texts that mean numbers)."""
     if not isinstance(cells.flat.dtype, pl.String | pl.Categorical | pl.Enum):
         return ()
-    words = cells.flat.cast(pl.String)
+    words = texts_of(cells.flat)
     names = words.filter(~missing(words)).unique().sort().to_list()
+    if isinstance(cells.flat.dtype, pl.Enum) and names:  # their order was chosen
+        names = cells.flat.dtype.categories.to_list()
     if not names or 2 * sum(_is_number(name) for name in names) > len(names):
         return ()
     label = cells.flat.name
@@ -100,11 +105,17 @@ def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
     if binary and len(names) > 2:
         raise ColumnError(
             f"Label {label!r} holds {len(names)} names ({some}), expected two; choose one, as in the label "
-            f"{label + '==' + names[0]!r}, or pass binary_label=False (data.binary_label=false) for all classes."
+            f"{label + '==' + names[0]!r}, or pass binary_label=False (data.binary_label=false) for a model "
+            "that gives a number for each class."
         )
     which = ", ".join(f"{name!r} is {i}" for i, name in enumerate(names[:8])) + (", …" if len(names) > 8 else "")
     notice(f"Label {label!r} holds names: {which}.")
     return tuple(names)
+
+
+def texts_of(label: pl.Series) -> pl.Series:
+    """The texts of a label without spaces around them."""
+    return label.cast(pl.String).str.strip_chars() if label.dtype == pl.String else label.cast(pl.String)
 
 
 def _is_number(text: str) -> bool:

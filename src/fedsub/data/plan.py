@@ -93,6 +93,8 @@ def refuse_unknown(unknown: Iterable[str], *more: str) -> None:
 
 def _spaces(ids: Any) -> dict[str, tuple[str, ...]]:
     """{space: its columns} of the option ids."""
+    if ids is None:
+        raise DataError("ids holds None, expected names of columns, such as ['item', 'genre']; without any: ids=[].")
     if not isinstance(ids, Mapping):
         names = _words("ids", ids)
         if len(set(names)) < len(names):

@@ -62,6 +62,7 @@ class TableFile:
                 raise DataError(f"{file} is no text, so separator and encoding have no meaning; leave them out.")
             return cls(file, kind)
         made = cls(file, kind, "\t" if kind.startswith(".tsv") else ",")
+        made._check_text()
         made = replace(made, encoding=made._encoding(encoding))
         made = replace(made, separator=made._separator(separator))
         made._check_header()
@@ -75,13 +76,19 @@ class TableFile:
         except (pl.exceptions.PolarsError, OSError) as error:
             raise DataError(self.unreadable(error)) from error
 
-    def scan(self, *, cut: bool = False) -> pl.LazyFrame:
-        """The table; ``cut`` reads lines that are too long as far as the header goes."""
+    def scan(self, *, cut: bool = False, words: Sequence[str] = ()) -> pl.LazyFrame:
+        """The table; ``cut`` reads lines that are too long as far as the header goes, ``words`` are columns of text."""
         if self.kind not in TEXT:
             return pl.scan_parquet(self.path, glob=False)
         # The whole file decides the types: an id like "7a" may come after a million plain numbers.
         return pl.scan_csv(
-            self._source(), separator=self.separator, infer_schema_length=None, glob=False, truncate_ragged_lines=cut
+            self._source(),
+            separator=self.separator,
+            infer_schema_length=None,
+            glob=False,
+            truncate_ragged_lines=cut,
+            with_column_names=lambda names: [_clean(name) for name in names],
+            schema_overrides=dict.fromkeys(words, pl.String()),
         )
 
     def _source(self) -> Path | io.BytesIO:
@@ -129,21 +136,39 @@ class TableFile:
             "put fields that hold the separator into quotes, or name another --separator"
             for count, lines in longer.items()
         ]
+        if not longer and open_quote is None:
+            odd = [n for n, line in enumerate(self._raw_lines(), 1) if line.count(b'"') % 2]
+            out += (
+                [f'a quote (") stands within a text in {listed("line", odd)}; double it, or remove it'] if odd else []
+            )
         if open_quote is not None and not longer:
             out.append(f'line {open_quote} opens a quote (") that does not end; close it or remove it')
         return out
 
     def unreadable(self, error: Exception) -> str:
-        faults = "; ".join(self.faults()) or next(iter(str(error).splitlines()), type(error).__name__)
+        faults = "; ".join(self.faults())
+        if faults:
+            return f"{self.path} cannot be read as {self.kind[1:]}: {faults}."
+        said = next(iter(str(error).splitlines()), type(error).__name__)
         return (
-            f"{self.path} cannot be read as {self.kind[1:]}: {faults}. "
+            f"{self.path} cannot be read as {self.kind[1:]}: {said}. "
             "It may be damaged, empty or of another format; write it again."
         )
+
+    def first_line(self) -> str:
+        """What tells a reader what the columns are called, and whether it was the right line and separator."""
+        if self.kind not in TEXT:
+            return ""
+        line = next((line.strip() for line in self._sample() if line.strip()), "")
+        only = "" if len(self.names) > 1 else " (one column: is the separator right? --separator)"
+        return f"The first line of the file names the columns{only}: {short.repr(line)}."
 
     # ------------------------------------------------------------------ text
 
     def _bytes(self) -> IO[bytes]:
-        return gzip.open(self.path, "rb") if self.kind.endswith(".gz") else open(self.path, "rb")  # type: ignore[return-value]
+        with open(self.path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"  # whatever the name says
+        return gzip.open(self.path, "rb") if packed else open(self.path, "rb")  # type: ignore[return-value]
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """(line in which it begins, fields) of the header and every row."""
@@ -176,6 +201,18 @@ class TableFile:
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{self.path} cannot be read: {error}; is it damaged? Write it again.") from error
 
+    def _check_text(self) -> None:
+        """Refuse what is no text at all, and text that polars would not see as lines."""
+        head = self._head()
+        if not head.strip():
+            raise DataError(f"{self.path} cannot be read as {self.kind[1:]}: it is empty; write it again.")
+        known = {b"PK\x03\x04": "an Excel or zip file", b"PAR1": "a Parquet file", b"\xd0\xcf\x11\xe0": "an Excel file"}
+        for mark, what in known.items():
+            if head.startswith(mark):
+                raise DataError(f"{self.path} is {what}, not text; save it as CSV, or name it by its kind.")
+        if b"\r" in head and b"\n" not in head:
+            raise DataError(f"The lines of {self.path} end in carriage returns alone; save it with usual line ends.")
+
     def _encoding(self, given: str | None) -> str:
         if given is not None:
             try:
@@ -187,7 +224,11 @@ class TableFile:
         head = self._head()
         seen = next((name for mark, name in MARKS.items() if head.startswith(mark)), None)
         if given is None or (seen == "utf-8-sig" and codecs.lookup(given).name == "utf-8"):
-            return seen or "utf-8"
+            return seen or _wide(head) or "utf-8"
+        try:
+            codecs.getincrementaldecoder(given)("replace").decode(head)
+        except UnicodeError as error:  # UTF-16 without its mark
+            raise DataError(f"{self.path} cannot be read in the encoding {given}: {error}; leave it out.") from error
         return given
 
     def _sample(self) -> list[str]:
@@ -217,7 +258,11 @@ class TableFile:
 
     def _check_header(self) -> None:
         header = next(csv.reader(self._sample(), delimiter=self.separator), [])
-        header = [name.removeprefix("\ufeff") for name in header]
+        header = [_clean(name.removeprefix("\ufeff")) for name in header]
+        if any("\0" in name for name in header):
+            raise DataError(f"{self.path} is no text: its first line holds NUL characters; save it as CSV.")
+        if any("\ufffd" in name for name in header) and (faults := self.faults()):
+            raise DataError(f"{self.path} cannot be read as {self.kind[1:]}: {'; '.join(faults)}.")
         twice = sorted({name for name in header if name and header.count(name) > 1})
         if twice:
             places = [str(i) for i, name in enumerate(header, 1) if name == twice[0]]
@@ -226,6 +271,19 @@ class TableFile:
                 f"{self.path}: the name {twice[0]!r} stands twice in the header (columns {', '.join(places)}), so it "
                 f"is not clear which is meant. Rename one.{more}"
             )
+
+
+def _clean(name: str) -> str:
+    """A column's name without what stands around it: spaces, and quotes behind spaces."""
+    name = name.strip()
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
+
+
+def _wide(head: bytes) -> str | None:
+    """UTF-16 without a mark: every other byte of western text is 0."""
+    odd, even = head[1::2].count(0), head[0::2].count(0)
+    half = len(head) // 2
+    return "utf-16-le" if odd > 0.8 * half and not even else "utf-16-be" if even > 0.8 * half and not odd else None
 
 
 def _widths(lines: list[str], separator: str) -> list[int]:

@@ -5,8 +5,9 @@ It takes columns whose ids are rows of the full tables, grouped by client, and g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ def assemble(
     *,
     label: str | None,
     source: str = "",
+    reading: Mapping[str, Any] | None = None,
 ) -> Clients:
     """`Clients` from columns whose ids are still global rows, grouped by client.
 
@@ -37,7 +39,7 @@ def assemble(
         )
         done.update((c.name, c) for c in local)
         built[space.name] = replace(space, row_offsets=row_offsets, rows=rows)
-    clients = Clients(client_ids, offsets, done, built, label=label, source=source)
+    clients = Clients(client_ids, offsets, done, built, label=label, source=source, reading=reading or {})
     return replace(clients, fingerprint=fingerprint(clients))
 
 

@@ -22,7 +22,13 @@ WAYS = ("random", "time", "last", "ending", "column")
 
 
 def split(
-    clients: Clients, train: float = 0.8, *, by: str = "random", column: str | None = None, seed: int = 0
+    clients: Clients,
+    train: float = 0.8,
+    *,
+    by: str = "random",
+    column: str | None = None,
+    seed: int = 0,
+    feature: bool = False,
 ) -> tuple[Clients, Clients]:
     """(train, test), within every client.
 
@@ -34,7 +40,8 @@ def split(
     ``last``    the last sample of each client is test, by ``column`` if given, else in stored order;
                 ``train`` and ``seed`` play no role
 
-    A client without samples in a part is not in that part; ``client_ids`` tells who is.
+    A client without samples in a part is not in that part; ``client_ids`` tells who is. The ``column`` is no feature of
+    built-in models from then on, unless ``feature`` says so.
     """
     if by not in WAYS:
         raise DataError(f"split(by={by!r}) is unknown: {nearest(str(by), WAYS)}")
@@ -62,6 +69,9 @@ def split(
                 f"split(by={by!r}) leaves no sample for the {part} part out of {clients.samples:,}; "
                 f"use a {share} train share, or by='random'."
             )
+    if column is not None:
+        used = replace(clients.columns[column], feature=feature)
+        clients = replace(clients, columns={**clients.columns, column: used})
     return take(clients, np.flatnonzero(in_train)), take(clients, np.flatnonzero(~in_train))
 
 
@@ -109,7 +119,9 @@ def _take(clients: Clients, samples: Array, owners: Array) -> Clients:
 
 def _reassemble(clients: Clients, client_ids: Array, offsets: Array, columns: list[Column]) -> Clients:
     spaces = list(clients.spaces.values())
-    return assemble(client_ids, offsets, columns, spaces, label=clients.label, source=clients.source)
+    return assemble(
+        client_ids, offsets, columns, spaces, label=clients.label, source=clients.source, reading=clients.reading
+    )
 
 
 def global_rows(clients: Clients, column: Column, samples: Array, owners: Array) -> Column:
@@ -128,8 +140,13 @@ def global_rows(clients: Clients, column: Column, samples: Array, owners: Array)
 
 def _times(clients: Clients, column: str | None, by: str = "time") -> Array:
     if column is None:
-        plain = [c.name for c in clients.columns.values() if c.space is None] or ["none"]
+        plain = [c.name for c in clients.columns.values() if c.space is None and c.name != clients.label] or ["none"]
         raise DataError(f"split(by={by!r}) needs column=...; plain columns are: {', '.join(plain)}.")
+    if isinstance(column, str) and column not in clients.columns:
+        raise ColumnError(
+            f"There is no column {column!r} in the data to split by; {nearest(column, clients.columns)} If the table "
+            f"has it, read it too: values=[{column!r}]."
+        )
     found = clients.column(column)
     if found.space is not None or found.values.ndim != 1:
         raise ColumnError(

@@ -1,13 +1,13 @@
 """Clients on disk: a directory of plain ``.npy`` files and a ``manifest.json`` that describes them.
 
     ratings.fedsub/
-      manifest.json          format, version, fingerprint, names; dtype, shape and bytes of every file
+      manifest.json          format, version, fingerprint, names; dtype, shape, bytes and checksum of every file
       client_ids.npy  offsets.npy
       column0.npy  column0.starts.npy  column1.npy ...
       space0.rows.npy  space0.row_offsets.npy  space0.vocabulary.npy ...
 
-Nothing is pickled. A save appears whole or not at all; opening maps the files and reads only
-where clients, lists and rows begin.
+Nothing is pickled. A save appears whole or not at all; opening maps the files, and looks over them once per process
+(`fedsub.data.intact`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from fedsub.checks import is_whole
+from fedsub.data import intact
 from fedsub.data.clients import Array, Clients, Column, Space
+from fedsub.disk.reading import read_json
+from fedsub.disk.seal import check_seal, sealed
 from fedsub.errors import StoreError
 
 FORMAT, VERSION, MANIFEST = "fedsub-clients", 1, "manifest.json"
@@ -100,32 +102,54 @@ def whole_directory(path: str | os.PathLike[str], ours: tuple[str, str] | None =
             shutil.rmtree(old, ignore_errors=True)
 
 
-def open_clients(path: str | os.PathLike[str], *, verify: bool = False) -> Clients:
-    """Open what `save_clients` wrote, memory-mapped. ``verify`` reads everything and checks the content."""
+def open_clients(path: str | os.PathLike[str], *, verify: bool | None = None) -> Clients:
+    """Open what `save_clients` wrote, memory-mapped, after a look over the files (`fedsub.data.intact`).
+
+    ``verify`` says what is looked over: None the files' checksums, once per process; True also the fingerprint of the
+    content, each time; False only that every id is one that its client holds.
+    """
     folder = _path(path)
     manifest = _read_manifest(folder)
     try:
         clients = _rebuild(folder, manifest)
-        fault = _fault(clients, manifest)
+        fault = intact.fault_of_parts(clients, manifest) or _changed(folder, manifest, verify)
+        if not (fault or intact.looked_over(folder, manifest["files"])):
+            fault = intact.fault_of_ids(clients)
     except StoreError:
         raise
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, OSError) as error:
         raise StoreError(f"{folder / MANIFEST} is damaged: {error!r}. Build and save the data again.") from error
     if fault:
         raise StoreError(f"{folder} is damaged: {fault}. Build and save the data again, or copy the directory again.")
-    if verify and (seen := fingerprint(clients)) != clients.fingerprint:
+    whole = all("crc32" in entry for entry in manifest["files"].values())
+    known = intact.looked_over(folder, manifest["files"])
+    read = verify or (verify is None and not whole and not known)  # an older fedsub wrote no checksums
+    if read and (seen := fingerprint(clients)) != clients.fingerprint:
         raise StoreError(
             f"{folder} has changed since it was saved: fingerprint {seen}, expected {clients.fingerprint}. "
             "Build and save the data again."
         )
+    if verify is not False:
+        intact.remember(folder, manifest["files"])
     return clients
+
+
+def _changed(folder: Path, manifest: dict[str, Any], verify: bool | None) -> str:
+    """What is not as it was written, or ""."""
+    try:
+        check_seal(manifest)
+    except ValueError:
+        return f"{MANIFEST} was changed since it was written: its content does not match its seal"
+    if verify is False or (verify is None and intact.looked_over(folder, manifest["files"])):
+        return ""
+    return intact.fault_of_files(folder, manifest["files"])
 
 
 def provenance(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """What was said in ``made`` when the directory was saved, {} if nothing; None if it is no saved directory."""
     try:
         manifest = _json(Path(path) / MANIFEST)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     made = manifest.get("made", {})
     return made if manifest.get("format") == FORMAT and isinstance(made, dict) else None
@@ -159,69 +183,6 @@ def _rebuild(folder: Path, manifest: dict[str, Any]) -> Clients:
     }
     label, mark = manifest["label"], manifest["fingerprint"]
     return Clients(loaded["client_ids"], loaded["offsets"], columns, spaces, label, mark, str(folder))
-
-
-def _fault(clients: Clients, manifest: dict[str, Any]) -> str:
-    """What makes the parts not fit together, or ""; the entries themselves are checked by ``verify`` only."""
-    if len(clients.columns) < len(manifest["columns"]) or len(clients.spaces) < len(manifest["spaces"]):
-        return f"{MANIFEST} names a column or a space twice"
-    if not isinstance(clients.fingerprint, str):
-        return f"the fingerprint is {clients.fingerprint!r}, expected text"
-    if clients.label is not None and clients.label not in clients.columns:
-        return f"the label {clients.label!r} is not a column"
-    if clients.client_ids.ndim != 1 or clients.client_ids.dtype.kind not in "iuU":
-        return f"client_ids holds {clients.client_ids.dtype}, expected integers or strings"
-    samples = int(clients.offsets[-1])
-    if fault := _cut_fault("offsets", clients.offsets, len(clients.client_ids), samples):
-        return fault
-    faults = [_column_fault(c, clients, samples) for c in clients.columns.values()]
-    faults += [_space_fault(s, clients) for s in clients.spaces.values()]
-    return next(filter(None, faults), "")
-
-
-def _column_fault(column: Column, clients: Clients, samples: int) -> str:
-    name, values = f"column {column.name!r}", column.values
-    if not isinstance(column.name, str) or not _positive(column.width):
-        return f"{name} has width {column.width!r}, expected a name and a whole number, 1 or more"
-    if values.ndim not in (1, 2) or values.dtype.kind not in ("iuf" if column.space is None else "iu"):
-        return f"{name} holds {values.dtype} in {values.ndim} dimensions, expected numbers (integers for ids)"
-    if values.ndim == 2 and (column.ragged or values.shape[1] != column.width):
-        return f"{name} has shape {values.shape}, which does not fit its width {column.width}"
-    if column.space is not None:
-        space = clients.spaces.get(column.space)
-        if space is None or column.name not in space.columns:
-            return f"{name} is not in the space {column.space!r} that it names"
-    if column.starts is not None:
-        return _cut_fault(f"the starts of {name}", column.starts, samples, len(values))
-    if len(values) != samples:
-        return f"{name} has {len(values):,} entries, expected {samples:,}, one per sample"
-    return ""
-
-
-def _space_fault(space: Space, clients: Clients) -> str:
-    name = f"space {space.name!r}"
-    if not isinstance(space.name, str) or not _positive(space.size) or not isinstance(space.padding, bool):
-        return f"{name} has size {space.size!r} and padding {space.padding!r}, expected 1 or more, and true or false"
-    for column in space.columns:
-        if column not in clients.columns or clients.columns[column].space != space.name:
-            return f"{name} names {column!r}, which is not a column of it"
-    if space.rows.ndim != 1 or space.rows.dtype.kind not in "iu":
-        return f"the rows of {name} are {space.rows.dtype}, expected integers"
-    if space.vocabulary is not None and not (space.vocabulary.ndim == 1 and len(space.vocabulary) <= space.size):
-        return f"the vocabulary of {name} has shape {space.vocabulary.shape}, expected up to {space.size:,} entries"
-    return _cut_fault(f"the row_offsets of {name}", space.row_offsets, len(clients.client_ids), len(space.rows))
-
-
-def _cut_fault(name: str, cuts: Array, parts: int, length: int) -> str:
-    if cuts.ndim != 1 or cuts.dtype.kind != "i" or len(cuts) != parts + 1:
-        return f"{name} has shape {cuts.shape} of {cuts.dtype}, expected {parts + 1:,} integers"
-    if cuts[0] != 0 or cuts[-1] != length:
-        return f"{name} runs from {cuts[0]} to {cuts[-1]}, expected 0 to {length}"
-    return f"{name} falls somewhere, expected it to rise" if (cuts[1:] < cuts[:-1]).any() else ""
-
-
-def _positive(number: Any) -> bool:
-    return is_whole(number) and 1 <= number <= 1 << 62
 
 
 def describe(label: str | None, columns: Iterable[Column], spaces: Iterable[Space]) -> dict[str, Any]:
@@ -273,8 +234,7 @@ def _write(clients: Clients, folder: Path, made: dict[str, Any]) -> None:
                 file.write(block)
             file.flush()
             os.fsync(file.fileno())
-        size = where.stat().st_size
-        files[name] = {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": size}
+        files[name] = intact.entry(where, array.dtype, array.shape)
     about = describe(clients.label, clients.columns.values(), clients.spaces.values())
     mark = clients.fingerprint or fingerprint(clients)
     write_manifest(folder, mark, len(clients), clients.samples, about | {"made": made}, files)
@@ -285,7 +245,7 @@ def write_manifest(
 ) -> None:
     """The last file of a save. ``files`` holds dtype, shape and bytes of every array by name."""
     head = {"format": FORMAT, "version": VERSION, "fingerprint": mark, "clients": clients, "samples": samples}
-    write_json(folder / MANIFEST, head | about | {"files": files})
+    write_json(folder / MANIFEST, sealed(head | about | {"files": files}))
     _sync(folder)
 
 
@@ -333,12 +293,12 @@ def _replaceable(target: Path, file: str, form: str) -> bool:
         return False
     try:
         return not any(target.iterdir()) or _json(target / file).get("format") == form
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return False
 
 
 def _json(file: Path) -> dict[str, Any]:
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = read_json(file)
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
     return found
@@ -357,7 +317,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = _json(folder / MANIFEST)
     except FileNotFoundError as error:
         raise StoreError(f"{folder} has no {MANIFEST}, so it is not a saved Clients directory.") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise StoreError(f"{folder / MANIFEST} cannot be read: {error}. Build and save the data again.") from error
     if manifest.get("format") != FORMAT:
         raise StoreError(f"{folder} holds format {manifest.get('format')!r}, expected {FORMAT!r}.")

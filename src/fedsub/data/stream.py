@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedsub.data.clients import Array, Column, Space
+from fedsub.data.intact import entry
 from fedsub.data.renumber import renumber
 from fedsub.data.store import describe, digest, write_manifest
 from fedsub.errors import DataError
@@ -123,7 +124,7 @@ class _GrowingArray:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        return {"dtype": self.dtype.str, "shape": list(self.shape), "bytes": self.path.stat().st_size}
+        return entry(self.path, self.dtype, self.shape)
 
     def content(self) -> Iterator[bytes]:
         """The entries' bytes, read, not mapped: mapped pages would count as memory in use."""

@@ -13,13 +13,11 @@ one seal vouches for a whole chain: nothing from another history can be mixed in
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from fedsub.disk.files import digest, dump, plain, remove_temporaries, write_atomic
+from fedsub.disk.reading import read_json
+from fedsub.disk.seal import seal_of
 from fedsub.disk.tensorfile import (
     Rows,
     Source,
@@ -165,7 +165,7 @@ class Checkpoints:
         parent = (base.round, base.seal) if base else (None, None)
         record = _Record(snapshot.round, kind, path.name, size, content_digest, *parent, meta)
         data = {"format": FORMAT, "version": VERSION} | asdict(record)
-        record = replace(record, seal=_seal(data))
+        record = replace(record, seal=seal_of(data))
         write_atomic(self.folder / _record_name(record.round), dump(data | {"seal": record.seal}))
         self._untidy = untidy
         self._tip = record
@@ -270,11 +270,11 @@ class Checkpoints:
     def _read_record(self, number: int) -> _Record:
         name = _record_name(number)
         try:
-            data = json.loads((self.folder / name).read_bytes())
-            if data["seal"] != _seal(data):
+            data = read_json(self.folder / name)
+            if data["seal"] != seal_of(data):
                 raise ValueError
             header = data.pop("format"), data.pop("version")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _Damaged(number, f"is damaged ({name} is not what was written)") from error
         # Only a seal that holds tells a newer version from a damaged number.
         _check_header(self.folder / name, *header)
@@ -342,12 +342,6 @@ def _sentences(failures: list[tuple[int, _Damaged]], used: int | None) -> list[s
 
 def _record_name(number: int) -> str:
     return f"round-{number:08d}.json"
-
-
-def _seal(data: Mapping[str, Any]) -> str:
-    """The digest of a record without its seal. Stays the same in every version: it is checked first."""
-    text = json.dumps({key: value for key, value in data.items() if key != "seal"}, sort_keys=True)
-    return blake2b(text.encode(), digest_size=32).hexdigest()
 
 
 def _check_header(path: Path, form: object, version: object) -> None:

@@ -3,7 +3,7 @@
 write_atomic("config.json", b"{}")        # the old content or the new one, never a half
 log = JsonLines("metrics.jsonl")
 log.append({"round": 1, "loss": 0.25})
-mark = log.position                       # goes into a checkpoint
+mark = log.mark()                         # goes into a checkpoint: how many bytes, and their digest
 log.truncate(mark)                        # after a resume: forget what came later
 """
 
@@ -13,14 +13,15 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedsub.errors import CheckpointError, RunError, StoreError
+from fedsub.disk.reading import check_plain, parse_json
+from fedsub.errors import CheckpointError, ConfigError, RunError, StoreError
 
 TEMPORARY = ".fedsub-part"
 _CHUNK = 1 << 20
@@ -58,6 +59,35 @@ def writing(path: Path) -> Iterator[None]:
         raise RunError(
             f"Could not write {path}: {seen}. Everything up to the last checkpoint is kept; {todo} and resume the run."
         ) from error
+
+
+def output_folder(path: Any, *, writable: bool = True) -> Path:
+    """A path that a directory is or can be made at, refused before anything is computed if it cannot."""
+    try:
+        text = os.fsdecode(path)
+        if not text or "\0" in text:
+            raise ValueError("it is empty" if not text else "it holds a NUL character")
+        os.fsencode(text)  # half of a surrogate pair is no character of any path
+        folder = Path(text)
+        above = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    except (OSError, ValueError, TypeError) as error:  # no path at all, or one that no file can have
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        seen = repr(path)[:80]
+        raise ConfigError(f"out is {seen}, expected the path of a directory ({said}); choose another.") from error
+    if not above.is_dir():
+        raise ConfigError(f"{above} is a file, not a directory; choose another out (--out).")
+    if writable and not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"{above} cannot be written to (no permission); choose another out (--out).")
+    return folder
+
+
+def make_folder(path: Path) -> None:
+    """Make a directory for output, and those above it; what the operating system says against it is about the path."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        said = "the disk is full" if error.errno in _FULL else error.strerror or str(error)
+        raise ConfigError(f"The directory {path} cannot be made: {said}; choose another out (--out).") from error
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes | Callable[[Sink], object]) -> tuple[int, str]:
@@ -106,6 +136,7 @@ def remove_temporaries(folder: Path) -> None:
 def digest(path: str | os.PathLike[str]) -> str:
     """The BLAKE2b digest of a file, in hexadecimal, read in pieces."""
     total = blake2b(digest_size=32)
+    check_plain(path)
     with open(path, "rb", buffering=0) as file:
         while piece := file.read(_CHUNK):
             total.update(piece)
@@ -141,6 +172,9 @@ def dump(value: Any, **options: Any) -> bytes:
     return (json.dumps(plain(value), allow_nan=False, **options) + "\n").encode()
 
 
+Mark = int | Sequence[Any]  # [bytes, their digest], or only the bytes, as an older fedsub wrote it
+
+
 class JsonLines:
     """An append-only file of one JSON object a line.
 
@@ -153,18 +187,26 @@ class JsonLines:
         with writing(self.path):
             # Unbuffered: the position is what the file holds, and nothing waits in memory for a close.
             self._file = FileIO(self.path, "a+")
+            check_plain(self.path)
             self._end = _last_line_end(self._file)
             self._file.truncate(self._end)
+        self._hash = None if self._end else blake2b(digest_size=16)  # of all lines, once it was asked for
 
     @property
     def position(self) -> int:
         """The offset in bytes at which the next line begins."""
         return self._end
 
+    def mark(self) -> list[Any]:
+        """[bytes, their digest]: what the file holds now."""
+        if self._hash is None:
+            self._hash = self._digest_of(self._end)
+        return [self._end, self._hash.hexdigest()]
+
     def append(self, *rows: Mapping[str, Any]) -> None:
         """Add the rows, one line each: all of them or, if the disk refuses, none."""
-        data = memoryview(b"".join(dump(row) for row in rows))
-        size = len(data)
+        whole = b"".join(dump(row) for row in rows)
+        data = memoryview(whole)
         with writing(self.path):
             try:
                 while data:
@@ -173,23 +215,28 @@ class JsonLines:
                 with suppress(OSError):
                     self._file.truncate(self._end)
                 raise
-        self._end += size
+        self._end += len(whole)
+        if self._hash is not None:
+            self._hash.update(whole)
 
     def flush(self) -> None:
         """Return once every line is on the disk, not only in the system's memory."""
         with writing(self.path):
             os.fsync(self._file.fileno())
 
-    def truncate(self, position: int) -> None:
-        """Cut the file back to a recorded `position`."""
-        self.check(position)
+    def truncate(self, mark: Mark) -> None:
+        """Cut the file back to a recorded `mark`."""
+        self.check(mark)
+        position, _ = _parts(mark)
         with writing(self.path):
             self._file.truncate(position)
             os.fsync(self._file.fileno())
         self._end = position
+        self._hash = None if position else blake2b(digest_size=16)
 
-    def check(self, position: int) -> None:
-        """Raise unless the file can be cut back to `position`, the end of one of its lines."""
+    def check(self, mark: Mark) -> None:
+        """Raise unless the file can be cut back to a `mark`: what it held then, it holds still."""
+        position, expected = _parts(mark)
         if not 0 <= position <= self._end:
             raise CheckpointError(
                 f"{self.path} holds {self._end:,} bytes, the checkpoint was taken at {position:,}: "
@@ -200,6 +247,18 @@ class JsonLines:
                 f"{self.path} has no end of line at byte {position:,}, where the checkpoint was taken: "
                 "the file was edited since. Restore it, or start again in another directory."
             )
+        if expected is not None and self._digest_of(position).hexdigest() != expected:
+            raise CheckpointError(
+                f"{self.path} was changed since the checkpoint was taken: its first {position:,} bytes are not what "
+                "was written. Restore it, or start again in another directory."
+            )
+
+    def _digest_of(self, length: int) -> blake2b:
+        found, begin = blake2b(digest_size=16), 0
+        while piece := os.pread(self._file.fileno(), min(_CHUNK, length - begin), begin):
+            found.update(piece)
+            begin += len(piece)
+        return found
 
     def close(self) -> None:
         self._file.close()
@@ -211,9 +270,10 @@ class JsonLines:
         The texts "nan", "inf" and "-inf", which `plain` writes, are numbers again.
         """
         rows = []
+        check_plain(path)
         for number, line in enumerate(Path(path).read_bytes().split(b"\n")[:-1], start=1):
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError:
                 row = None
             if not isinstance(row, dict):
@@ -232,6 +292,23 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     return [_numbers(item) for item in value] if isinstance(value, list) else value
+
+
+def check_marked(path: Path, mark: Sequence[Any], *, whole: bool = True) -> None:
+    """Raise ValueError unless a log that is not open holds what its `mark` says, and with ``whole`` nothing else."""
+    length, expected = _parts(mark)
+    found, left = blake2b(digest_size=16), length
+    size = check_plain(path)
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(min(_CHUNK, left)):
+            found.update(piece)
+            left -= len(piece)
+    if found.hexdigest() != expected or (whole and size != length):
+        raise ValueError("it was changed since it was written: its content does not match its digest")
+
+
+def _parts(mark: Mark) -> tuple[int, str | None]:
+    return (mark, None) if isinstance(mark, int) else (mark[0], mark[1])
 
 
 def _last_line_end(file: FileIO) -> int:

@@ -1,7 +1,7 @@
 """The directory of one training run: what it was asked to do, what happened, and where to go on.
 
 config.json      the full configuration, written once
-versions.json    python, torch, numpy, fedsub, platform
+versions.json    python, torch, numpy, fedsub, platform; command line, data, commits (`fedsub.disk.provenance`)
 metrics.jsonl    one line a round; the same bytes whether or not the run was interrupted
 traffic.jsonl    bytes per client
 samples.npy      how many training samples each client has, for estimates of time (`fedsub.study.costs`)
@@ -10,14 +10,15 @@ events.jsonl     sentences: rejected updates, damaged checkpoints, the choice of
 engine.json      what engine="auto" chose, as soon as it is known
 checkpoints/     see `fedsub.disk.checkpoint`
 model.*, vocabulary/, personal.*, held.*, clients.*    the model, to come back: see `fedsub.running.keep`
-result.json      written last: its presence means that the run is finished
+result.json      written last: its presence means that the run is finished; with digests of the files above
+
+What a resume reads is known to the checkpoint: of each log how long it was, and the digest of its lines.
 """
 
 from __future__ import annotations
 
 import fcntl
 import io
-import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -26,7 +27,22 @@ from typing import Any
 
 import numpy as np
 
-from fedsub.disk.files import TEMPORARY, JsonLines, dump, plain, remove_temporaries, write_atomic, writing
+from fedsub.disk.files import (
+    TEMPORARY,
+    JsonLines,
+    Mark,
+    check_marked,
+    digest,
+    dump,
+    make_folder,
+    output_folder,
+    plain,
+    remove_temporaries,
+    write_atomic,
+    writing,
+)
+from fedsub.disk.reading import check_plain
+from fedsub.disk.seal import read_sealed, seal_of, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, RunError
@@ -36,6 +52,7 @@ Free = Callable[[str], bool]  # whether a setting, by its dotted name, may diffe
 REWOUND = ("metrics", "traffic", "timing")  # cut back on resume; events tell the whole story
 LOGS = (*REWOUND, "events")
 SAMPLES = "samples.npy"
+SHOWN = ("config.json", "versions.json", SAMPLES)  # what else is read of a finished run, besides its model
 _OWN = {SAMPLES, "config.json", "versions.json", "engine.json", "result.json", "checkpoints", ".lock"}
 _OWN |= {f"{name}.jsonl" for name in LOGS}
 
@@ -51,7 +68,7 @@ class RunDir:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = output_folder(path, writable=False)
         self._lock: int | None = None
         self._logs: dict[str, JsonLines] = {}
         self._check_ours()
@@ -70,18 +87,22 @@ class RunDir:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def start(self, config: Mapping[str, Any], free: Free | None = None) -> None:
-        """Take the directory for this process; the configuration must be the one it was started with (see `check`)."""
+    def start(
+        self, config: Mapping[str, Any], free: Free | None = None, origin: Mapping[str, Any] | None = None
+    ) -> None:
+        """Take the directory for this process; the configuration must be the one it was started with (see `check`).
+
+        ``origin``: where the run comes from, kept beside the versions.
+        """
         if self._lock is not None:
             raise RunError(f"{self.path} is already started in this process; use the same RunDir.")
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         self._take_lock()
         try:
             self._check_ours()  # again: another process may have filled it before the lock was ours
             remove_temporaries(self.path)
             self.check(config, free)
-            changed = self._write_versions()
+            changed, resumed_by = self._write_versions(origin or {})
             if not self.started:
                 write_atomic(self.path / "config.json", dump(config, indent=2))
             with writing(self.checkpoints):
@@ -89,6 +110,8 @@ class RunDir:
             remove_temporaries(self.checkpoints)
             for name in LOGS:
                 self._logs[name] = JsonLines(self.path / f"{name}.jsonl")
+            if resumed_by:
+                self.log_event(f"Resumed by: {resumed_by}")
             if changed:
                 self.log_event(f"Resumed with other versions ({changed}); results may differ in the last digits.")
         except BaseException:
@@ -112,30 +135,40 @@ class RunDir:
         self._log("events").append({"time": now, "event": sentence, **details})
 
     def keep_samples(self, sizes: np.ndarray) -> None:
-        """How many training samples each client has, written once."""
-        path = self.path / SAMPLES
-        if not path.exists():
-            raw = io.BytesIO()
-            np.save(raw, np.asarray(sizes, np.uint32), allow_pickle=False)
-            write_atomic(path, raw.getvalue())
+        """How many training samples each client has, written once, and again if it is not what was written."""
+        path, raw = self.path / SAMPLES, io.BytesIO()
+        np.save(raw, np.asarray(sizes, np.uint32), allow_pickle=False)
+        try:
+            there = path.exists()
+            if there and check_plain(path) == raw.tell() and path.read_bytes() == raw.getvalue():
+                return
+        except OSError:
+            there = True
+        write_atomic(path, raw.getvalue())
+        if there:
+            self.log_event(f"{SAMPLES} was not what had been written, and was written again.")
 
     def flush(self) -> None:
         """Return once everything logged is on the disk."""
         for name in LOGS:
             self._log(name).flush()
 
-    def positions(self) -> dict[str, int]:
-        """The ends of the logs, for a checkpoint's meta. Flushes: a checkpoint must not outlive its lines."""
-        self.flush()
-        return {name: self._log(name).position for name in REWOUND}
+    def positions(self) -> dict[str, Mark]:
+        """The ends of the logs with a digest of each, for a checkpoint's meta.
 
-    def rewind(self, positions: Mapping[str, int] | None) -> None:
-        """Cut the logs back to a checkpoint's `positions`; None: to the beginning. Events stay."""
-        target = dict.fromkeys(REWOUND, 0) if positions is None else dict(positions)
+        Flushes: a checkpoint must not outlive its lines.
+        """
+        self.flush()
+        return {name: self._log(name).mark() for name in LOGS}
+
+    def rewind(self, positions: Mapping[str, Mark] | None) -> None:
+        """Cut the logs back to a checkpoint's `positions`; None: to the beginning. Events stay, looked over."""
+        target: dict[str, Mark] = dict.fromkeys(REWOUND, 0) if positions is None else dict(positions)
         if lacking := [name for name in REWOUND if name not in target]:
             raise CheckpointError(f"The checkpoint has no position for {', '.join(lacking)}; it cannot be resumed.")
-        for name in REWOUND:  # all or none
-            self._log(name).check(target[name])
+        for name in LOGS:  # all or none
+            if name in target:
+                self._log(name).check(target[name])
         for name in REWOUND:
             self._log(name).truncate(target[name])
 
@@ -146,9 +179,32 @@ class RunDir:
         write_atomic(self.path / "config.json", dump(self.config() | {"rounds": rounds}, indent=2))
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result, after everything that led to it."""
-        self.flush()
-        write_atomic(self.path / "result.json", dump(result, indent=2))
+        """Write the result, after everything that led to it, with digests of what else is shown of the run."""
+        kept = {name: digest(self.path / name) for name in SHOWN if (self.path / name).is_file()}
+        write_sealed(self.path / "result.json", {**result, "logs": self.positions(), "kept": kept})
+
+    def result(self) -> dict[str, Any]:
+        """What `finish` wrote, after a look at every file that is shown with it."""
+        name = "result.json"
+        try:
+            found = read_sealed(self.path / name)
+            for name, expected in found.get("kept", {}).items():
+                if digest(self.path / name) != expected:
+                    raise ValueError("it was changed since it was written: its content does not match its digest")
+            for log, mark in found.get("logs", {}).items():
+                name = f"{log}.jsonl"
+                check_marked(self.path / name, mark, whole=log in REWOUND)
+        except FileNotFoundError as error:
+            raise self._unusable(name, "it is missing") from error
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise self._unusable(name, str(error)) from error
+        return found
+
+    def _unusable(self, name: str, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path / name} is missing or damaged ({why}); delete {self.path} to train it again, or only its "
+            "result.json to go on from its newest checkpoint with resume."
+        )
 
     # Opening and closing
 
@@ -197,8 +253,6 @@ class RunDir:
         """Refuse a directory with files of somebody else, before anything is written into it."""
         if not self.path.exists():
             return
-        if not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file, not a directory; choose another --out.")
         # A start that was cut short left only our names; later, people add plots of their own.
         other = sorted(p.name for p in self.path.iterdir() if p.name not in _OWN and not p.name.endswith(TEMPORARY))
         marker = self.path / "versions.json"
@@ -215,6 +269,10 @@ class RunDir:
         if other:
             raise ConfigError(f"{self.path} holds other files ({other[0]}); choose another --out.")
 
+    def identity(self) -> str:
+        """A digest of the configuration but for the rounds, which may grow: for a checkpoint's meta."""
+        return seal_of({key: value for key, value in self.config().items() if key != "rounds"})
+
     def config(self) -> dict[str, Any]:
         """The configuration that this run was started with."""
         return _read(self.path / "config.json")
@@ -229,22 +287,22 @@ class RunDir:
                 "Use the same configuration to resume it, or choose another --out."
             )
 
-    def _write_versions(self) -> str:
-        """Write the versions once; later, say which of them changed."""
+    def _write_versions(self, origin: Mapping[str, Any]) -> tuple[str, str]:
+        """Write the versions once; later, say which of them changed, and the command line if it is another one."""
         path = self.path / "versions.json"
         now = {"format": FORMAT, "version": VERSION, **versions()}
         if not path.exists():
-            write_atomic(path, dump(now, indent=2))
-            return ""
+            write_sealed(path, {**now, **origin})
+            return "", ""
         before = _read(path)
-        return ", ".join(f"{k} {v}, before {before.get(k)}" for k, v in now.items() if before.get(k) != v)
+        now |= {"commit": origin["commit"]} if "commit" in before and "commit" in origin else {}
+        changed = ", ".join(f"{k} {v}, before {before.get(k)}" for k, v in now.items() if before.get(k) != v)
+        other = "command" in before and origin.get("command", "") != before["command"]
+        return changed, str(origin.get("command", "")) if other else ""
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
+        return read_sealed(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); restore it, or choose another --out.") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path} is not a JSON object; restore it, or choose another --out.")
-    return data

@@ -7,6 +7,7 @@ however little data it has. Drawn with replacement, every batch is full.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ ORDERS = ("shuffled", "ordered", "replacement")
 
 # Sorting packs (pass, random, position) into one 64-bit word; longer clients are drawn one by one.
 _POSITION_BITS, _RANDOM_BITS = 13, 36
+MOST = (1 << 31) - 1  # steps, passes and samples of a batch
+_PLACE = 24  # bytes at least that a sample of a batch takes while it is drawn: its place, its turn, its weight
 _LONG = 1 << _POSITION_BITS
 _BLOCK = 1 << (64 - _POSITION_BITS - _RANDOM_BITS)
 
@@ -94,6 +97,27 @@ def draw(
     return Batches(clients.offsets[at][:, None, None] + place, weights, steps)
 
 
+def check_work(clients: Clients, local: Local, cohort: int) -> None:
+    """Refuse local work whose batches do not fit into this machine's memory, before anything is computed."""
+    largest = int(clients.sizes.max(initial=1))
+    size = _width(clients, largest, local)
+    steps = local.local_steps if local.local_epochs is None else local.local_epochs * -(-largest // size)
+    assert steps is not None
+    needed, there = cohort * steps * size * _PLACE, memory()
+    if needed > there:
+        what = "local_steps" if local.local_epochs is None else "local_epochs"
+        raise MethodError(
+            f"{what}={getattr(local, what):,} with batches of {size:,} are {steps * size:,} samples for a client and "
+            f"round: to draw them for {cohort:,} clients takes {needed / 1e9:,.0f} GB, and this machine has "
+            f"{there / 1e9:,.0f} GB; lower {what}, batch_size or clients_per_round."
+        )
+
+
+def memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _width(clients: Clients, longest: int, local: Local) -> int:
     """Places of a batch: no more than the largest client can fill.
 
@@ -164,7 +188,7 @@ def check_local(local: Local) -> None:
     check_positive("lr", local.lr)
     for name in ("local_steps", "local_epochs", "batch_size"):
         if (value := getattr(local, name)) is not None:
-            check_whole(name, value, 1)
+            check_whole(name, value, 1, MOST)
     if (local.local_steps is None) == (local.local_epochs is None):
         raise MethodError("Give either local_steps or local_epochs, not both and not neither.")
     if local.batches not in ORDERS:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedsub.data.heat import row_heat, weighted_heat
+from fedsub.disk.reading import parse_json
 from fedsub.errors import DataError
 from fedsub.objective.problem import Problem
 
@@ -81,7 +82,7 @@ class Population:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if about.get("fedsub") != "population 1":
                 raise ValueError(f"it is marked {about.get('fedsub')!r}, not 'population 1'")
-            names = json.loads(about["names"])
+            names = parse_json(about["names"])
             spaces = {key.removeprefix("heat/"): len(values) for key, values in arrays.items() if key[:5] == "heat/"}
 
             def counted(space: str, weighted: bool) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fedsub.data.clients import Clients, Space
+from fedsub.data.notices import of_rows
 from fedsub.errors import ObjectiveError, nearest
 from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy
 from fedsub.objective.numbering import check_stamp
@@ -124,4 +125,5 @@ def _space(objective: Objective, table: str, clients: Clients, rows: int) -> Spa
             f"Table {table!r} has {rows:,} rows but column {columns[0]!r} has ids up to {space.size - 1:,}; "
             f"give the module {space.size:,} rows (clients.size({columns[0]!r}))."
         )
+    of_rows(f"The table {table!r}", rows, space.size, f"Give the module clients.size({columns[0]!r}) rows.")
     return space

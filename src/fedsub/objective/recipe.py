@@ -76,6 +76,7 @@ def shape_of(clients: Clients) -> dict[str, Any]:
     numbers = label is not None and label.values.size and label.values.dtype.kind in "biuf"
     return {
         "label": clients.label,
+        "reading": dict(clients.reading),
         "largest_label": float(np.max(label.values)) if label is not None and numbers else 0.0,
         "spaces": {
             s.name: {"size": int(s.size), "columns": list(s.columns), "padding": bool(s.padding)}
@@ -88,6 +89,8 @@ def shape_of(clients: Clients) -> dict[str, Any]:
                 "width": int(c.width),
                 "shape": [int(n) for n in c.values.shape[1:]],
                 "dtype": c.values.dtype.str,
+                **({"classes": list(c.classes)} if c.classes else {}),
+                **({} if c.feature else {"feature": False}),
             }
             for c in clients.columns.values()
         },
@@ -102,9 +105,10 @@ def shell(shape: Mapping[str, Any]) -> Clients:
         values = np.zeros((1, *c["shape"]), np.dtype(c["dtype"]))
         if name == shape["label"] and values.dtype.kind in "biuf":
             values[:] = shape["largest_label"]
-        columns[name] = Column(name, values, c["space"], one if c["ragged"] else None, c["width"])
+        starts, classes, feature = one if c["ragged"] else None, tuple(c.get("classes", ())), c.get("feature", True)
+        columns[name] = Column(name, values, c["space"], starts, c["width"], classes, feature)
     spaces = {
         name: Space(name, s["size"], tuple(s["columns"]), one, np.zeros(1, np.int64), s["padding"])
         for name, s in shape["spaces"].items()
     }
-    return Clients(np.zeros(1, np.int64), one, columns, spaces, shape["label"])
+    return Clients(np.zeros(1, np.int64), one, columns, spaces, shape["label"], reading=shape.get("reading", {}))

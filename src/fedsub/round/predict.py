@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,11 +22,24 @@ from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Filled, columns_to, template
 from fedsub.round.engines.recurrent import NotBatchable
 from fedsub.round.engines.rewrite import Rewrite
-from fedsub.round.memory import ClientState
 from fedsub.trees import Tree, take_rows
 
 TOGETHER = 4096  # samples that are predicted at once
 Laid = Callable[["PersonalModel", str], tuple[Tensor, np.ndarray]]  # (a table's rows, where each client's begin)
+
+
+class Kept(Protocol):
+    """What clients keep (`fedsub.round.memory.ClientState`), as far as it is read here: by "slot/parameter"."""
+
+    @property
+    def tensors(self) -> Tree: ...
+
+
+@dataclass(frozen=True)
+class Values:
+    """`Kept` without clients: values that were read back, or that go elsewhere."""
+
+    tensors: Tree
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,7 @@ class PersonalModel:
     """The shared parameters, and ``names``, of which client i has its own in a slot of what clients keep."""
 
     shared: Tree
-    kept: ClientState
+    kept: Kept
     slot: str
     names: tuple[str, ...]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -40,22 +42,25 @@ class Scorer:
     def scores(self, model: Tree | PersonalModel, ids: np.ndarray, arrays: dict[str, np.ndarray]) -> np.ndarray:
         """One number a sample [u, b] of columns [u, b, …]; ``ids`` [u] are the clients, for personal models."""
         count, width = next(iter(arrays.values())).shape[:2]
+        loss = self.problem.objective.loss
         if isinstance(model, PersonalModel):
             real = np.ones((count, width), bool)
             said = self.personal(model).ask(model, ids, dict(arrays), real)[1]
-            found = one_score(said.reshape(count * width, *said.shape[2:]), self.problem.objective.loss)
-            return found.reshape(count, width)
-        module, objective = self.full(model), self.problem.objective
-        device = next(iter(model.values())).device
+            return one_score(said.reshape(count * width, *said.shape[2:]), loss).reshape(count, width)
         flat = {n: a.reshape(count * width, *a.shape[2:]) for n, a in arrays.items()}
-        out = np.empty(count * width)
-        with torch.no_grad():
-            for low in range(0, len(out), BATCH):
-                batch = columns_to({n: a[low : low + BATCH] for n, a in flat.items()}, device)
-                size = min(BATCH, len(out) - low)
-                said = objective.output(module.module, {**batch, "sample_mask": torch.ones(size, device=device)})
-                out[low : low + size] = one_score(said, objective.loss)
-        return out.reshape(count, width)
+        parts = [one_score(said, loss) for said in self.outputs(model, flat)]
+        return np.concatenate(parts).reshape(count, width)
+
+    def outputs(self, model: Tree, arrays: dict[str, np.ndarray]) -> Iterator[Tensor]:
+        """What a shared model says to samples [n, …], batch by batch."""
+        module, objective, count = self.full(model), self.problem.objective, len(next(iter(arrays.values())))
+        device = next(iter(model.values())).device
+        for low in range(0, count, BATCH):
+            batch = columns_to({n: a[low : low + BATCH] for n, a in arrays.items()}, device)
+            mask = torch.ones(min(BATCH, count - low), device=device)
+            with torch.no_grad():
+                said = objective.output(module.module, {**batch, "sample_mask": mask})
+            yield said
 
 
 def one_score(output: Tensor, loss: Loss) -> np.ndarray:

@@ -1,7 +1,8 @@
 """What a run directory keeps so that its model comes back without the data (`fedsub.load` reads it).
 
 At the start:
-    model.json            how the module is made again, which vocabulary is where, what is personal
+    model.json            how the module is made again, what the data looked like, which vocabulary is where, what is
+                          personal; with digests
     vocabulary/*.parquet  the original id of every row of a space: columns row, id
     clients.parquet       the clients' ids, and
     held.safetensors      the rows that each holds of a personal table; both for personal parameters only
@@ -24,12 +25,13 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from fedsub.disk.files import dump, write_atomic, writing
+from fedsub.disk.files import digest, write_atomic, writing
+from fedsub.disk.seal import read_sealed, write_sealed
 from fedsub.disk.tensorfile import Source, TensorFile, savable
 from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm
 from fedsub.objective.problem import Problem
-from fedsub.objective.recipe import fits
+from fedsub.objective.recipe import fits, shape_of
 from fedsub.round.predict import PersonalModel
 from fedsub.trees import Tree
 
@@ -38,16 +40,20 @@ ABOUT, MODEL, PERSONAL = "model.json", "model.safetensors", "personal.safetensor
 VOCABULARY, CLIENTS, HELD = "vocabulary", "clients.parquet", "held.safetensors"
 
 
-def begin(folder: Path, problem: Problem, method: Algorithm, model: Tree | PersonalModel) -> None:
-    """Write what is known before the first round; ``model`` is what is evaluated. A second call does nothing."""
-    if (folder / ABOUT).exists():
-        return
+def begin(folder: Path, problem: Problem, method: Algorithm, model: Tree | PersonalModel) -> bool:
+    """Write what is known before the first round; ``model`` is what is evaluated. What is there and intact stays.
+
+    Returns whether something was there that was not what had been written.
+    """
+    if (there := (folder / ABOUT).exists()) and _intact(folder):
+        return False
     objective = problem.objective
     names = model.names if isinstance(model, PersonalModel) else ()
     about: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "recipe": objective.recipe if fits(objective.recipe, objective.module) else None,
+        "data": shape_of(problem.clients),
         "vocabulary": _write_vocabularies(folder / VOCABULARY, problem),
         "personal": None,
         "owes": isinstance(method, Method) and bool(method.server.lazy),
@@ -61,12 +67,25 @@ def begin(folder: Path, problem: Problem, method: Algorithm, model: Tree | Perso
         arrays |= {f"offsets/{s}": space.row_offsets for s, space in held.items()}
         if arrays:
             _write(folder / HELD, {key: torch.from_numpy(np.array(value)) for key, value in arrays.items()})
-    write_atomic(folder / ABOUT, dump(about, indent=2))  # last: once it is there, so is all that it names
+    named = [f"{VOCABULARY}/{file}" for file in about["vocabulary"].values() if file is not None]
+    named += [name for name in (CLIENTS, HELD) if about["personal"] is not None and (folder / name).exists()]
+    about["files"] = {name: digest(folder / name) for name in named}
+    write_sealed(folder / ABOUT, about)  # last: once it is there, so is all that it names
+    return there
+
+
+def _intact(folder: Path) -> bool:
+    try:
+        files = read_sealed(folder / ABOUT).get("files", {})
+        return all(digest(folder / name) == expected for name, expected in files.items())
+    except (OSError, ValueError):
+        return False
 
 
 def end(folder: Path, problem: Problem, params: Tree, model: Tree | PersonalModel) -> dict[str, str]:
     """Write the trained values, and return the digest of each file that was written."""
-    written = {MODEL: _write(folder / MODEL, values_of(problem.objective.module, params))}
+    values = values_of(problem.objective.module, params)
+    written = {ABOUT: digest(folder / ABOUT), MODEL: _write(folder / MODEL, values)}
     if isinstance(model, PersonalModel):
         own = {name: model.kept.tensors[f"{model.slot}/{name}"] for name in model.names}
         written[PERSONAL] = _write(folder / PERSONAL, own)
@@ -89,12 +108,12 @@ def values_of(module: nn.Module, params: Mapping[str, Tensor]) -> Tree:
 
 def constants(module: nn.Module) -> str:
     """A digest of what the module keeps fixed: frozen parameters and buffers."""
-    digest = hashlib.blake2b(digest_size=8)
+    found = hashlib.blake2b(digest_size=8)
     fixed = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
     for name, value in [*fixed, *module.named_buffers()]:
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+        found.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
+        found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def write_ids(path: Path, ids: np.ndarray) -> None:

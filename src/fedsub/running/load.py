@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from torch import nn
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import digest
 from fedsub.disk.rundir import RunDir
+from fedsub.disk.seal import read_sealed
 from fedsub.errors import CheckpointError, FedsubError, ObjectiveError
 from fedsub.objective.numbering import Ids, stamped
 from fedsub.objective.objective import Objective
@@ -51,6 +51,7 @@ class Trained:
     vocabulary: Mapping[str, np.ndarray | None] = field(repr=False)
     personal: PersonalParams | None = field(default=None, repr=False)
     recipe: Mapping[str, Any] | None = field(default=None, repr=False)
+    data: Mapping[str, Any] | None = field(default=None, repr=False)  # its shape (`fedsub.objective.recipe`)
     notes: tuple[str, ...] = ()
 
     @property
@@ -112,17 +113,23 @@ def load(path: str | os.PathLike[str]) -> Trained:
     if about is None:
         notes.append(f"{folder} was written by an older fedsub: without vocabularies and personal parameters.")
     about = about or {}
-    files = (result or {}).get("files", {})
+    files, kept = ((result or {}).get(name, {}) for name in ("files", "kept"))
+    _check_digest(folder / keep.ABOUT, files.get(keep.ABOUT))
+    _check_digest(folder / "config.json", kept.get("config.json"))
     if result is not None and (folder / keep.MODEL).exists():
         values, number, snapshot = _tensors(folder / keep.MODEL, files.get(keep.MODEL)), result["rounds"], None
     else:
         snapshot, sentences = _snapshot(folder)
+        if snapshot.meta.get("config") not in (None, RunDir(folder).identity()):
+            raise _damaged(folder / "config.json", "it was changed since the checkpoint was taken")
         values, number = _trained(snapshot, config, folder), snapshot.round
         notes += [*sentences, f"{folder} has no {keep.MODEL}: read from the checkpoint of round {number}."]
         notes += [OWES] if about.get("owes") else []
+    digests = files | about.get("files", {})
     return Trained(
         folder, config, number, result is not None, values, _vocabulary(folder, about),
-        _personal(folder, about.get("personal"), files, snapshot), about.get("recipe"), tuple(notes),
+        _personal(folder, about.get("personal"), digests, snapshot), about.get("recipe"),
+        about.get("data") or (about.get("recipe") or {}).get("data"), tuple(notes),
     )  # fmt: skip
 
 
@@ -143,24 +150,20 @@ def _check(folder: Path) -> None:
 def _json(path: Path) -> dict[str, Any] | None:
     """What a JSON file holds; None if there is none."""
     try:
-        found = json.loads(path.read_bytes())
+        return read_sealed(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); restore it from a copy.") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is not a JSON object; restore it from a copy.")
-    return found
 
 
 def _tensors(path: Path, expected: str | None) -> Tree:
     """Everything in a file whose content is what was written, in memory of its own."""
     try:
-        if expected is not None and digest(path) != expected:
-            raise ValueError("its content does not match its digest")
+        _check_digest(path, expected)
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a dict
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, CheckpointError, SafetensorError) as error:
         raise CheckpointError(
             f"{path} is damaged ({error}); restore it from a copy, or delete it to have the newest checkpoint read "
             "in its place."
@@ -184,17 +187,33 @@ def _trained(snapshot: Snapshot, config: Mapping[str, Any], folder: Path) -> Tre
     return {name: saved[name] for name in config["parameters"]}
 
 
-def _ids(path: Path) -> np.ndarray:
+def _check_digest(path: Path, expected: str | None) -> None:
+    """Refuse a file that is not what was written; an older fedsub did not say what that was."""
+    try:
+        if expected is None or digest(path) == expected:
+            return
+    except OSError as error:
+        raise _damaged(path, str(error)) from error
+    raise _damaged(path, "its content does not match its digest")
+
+
+def _damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{path} is missing or damaged ({why}); restore it from a copy.")
+
+
+def _ids(path: Path, expected: str | None) -> np.ndarray:
+    _check_digest(path, expected)
     try:
         found = pl.read_parquet(path)["id"]
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise CheckpointError(f"{path} is missing or damaged ({error}); restore it from a copy.") from error
+        raise _damaged(path, str(error)) from error
     return np.array(found.to_list(), np.str_) if found.dtype == pl.String else found.to_numpy()
 
 
 def _vocabulary(folder: Path, about: Mapping[str, Any]) -> dict[str, np.ndarray | None]:
-    named = about.get("vocabulary", {})
-    return {s: None if file is None else _ids(folder / keep.VOCABULARY / file) for s, file in named.items()}
+    named, files = about.get("vocabulary", {}), about.get("files", {})
+    where = {s: None if file is None else f"{keep.VOCABULARY}/{file}" for s, file in named.items()}
+    return {s: None if file is None else _ids(folder / file, files.get(file)) for s, file in where.items()}
 
 
 def _personal(
@@ -203,7 +222,8 @@ def _personal(
     if about is None:
         return None
     tables: dict[str, str] = about["tables"]
-    held = _tensors(folder / keep.HELD, None) if tables else {}
+    held = _tensors(folder / keep.HELD, files.get(keep.HELD)) if tables else {}
     in_files = in_file(folder / keep.PERSONAL, files.get(keep.PERSONAL))
     read = in_files if snapshot is None else in_snapshot(snapshot, about["slot"])
-    return PersonalParams(folder, tuple(about["names"]), _ids(folder / keep.CLIENTS), tables, held, read)
+    clients = _ids(folder / keep.CLIENTS, files.get(keep.CLIENTS))
+    return PersonalParams(folder, tuple(about["names"]), clients, tables, held, read)

@@ -17,6 +17,7 @@ from fedsub.objective.numbering import stamped
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import template
+from fedsub.round.predict import PersonalModel
 from fedsub.trees import Tree
 
 _OPS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -71,7 +72,7 @@ def divergence(history: Sequence[Mapping[str, Any]]) -> str:
     It did if a loss ended at no finite number, or the training loss more than 1 % above that of the untrained model
     (round 0): then its best round is one of a model that went wrong.
     """
-    for metric in dict.fromkeys(name for record in history for name in record if name.endswith((".ce", ".loss"))):
+    for metric in (name for name in _names(history) if name.endswith((".ce", ".loss"))):
         measured = [r[metric] for r in history if isinstance(r.get(metric), int | float)]
         first, last = measured[0], measured[-1]
         risen = metric.startswith("train.") and last > first + WORSE * abs(first)
@@ -81,6 +82,11 @@ def divergence(history: Sequence[Mapping[str, Any]]) -> str:
         above = f", above {first:.4g} before training" if math.isfinite(first) else ""
         return f"diverged: {metric} ended at {end}{above}; lower lr, or scale plain value columns"
     return ""
+
+
+def _names(history: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every name in some record, in order. Most records have the same names: each set of them is looked at once."""
+    return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, history)) for name in names))
 
 
 @dataclass
@@ -105,6 +111,7 @@ class Result:
     directions: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the user's own metrics and rankings
     privacy: dict[str, Any] = field(default_factory=dict, repr=False)  # what was spent: epsilon, delta, on what
     objective: Callable[[], Objective] | None = field(default=None, repr=False)  # makes it, where it is known
+    personal: PersonalModel | None = field(default=None, repr=False)  # what each client has of its own, if it has
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """(rounds, values) of a metric, where it was measured."""
@@ -113,10 +120,7 @@ class Result:
 
     def metrics(self) -> list[str]:
         """The names of the evaluated metrics, in order."""
-        seen: dict[str, None] = {}
-        for record in self.history:
-            seen |= {k: None for k in record if "." in k}
-        return list(seen)
+        return [name for name in _names(self.history) if "." in name]
 
     def first_round(self, target: str | Target) -> int | None:
         """The first evaluated round at which the target holds, or None."""
@@ -132,6 +136,24 @@ class Result:
         if not values:
             return float("nan")
         return max(values) if self.better(metric) == "higher" else min(values)
+
+    def last(self, metric: str) -> float:
+        """The value of a metric in its last evaluation; nan if it was never measured after training began."""
+        rounds, values = self.series(metric)
+        return float(values[-1]) if rounds and rounds[-1] > 0 else float("nan")
+
+    def best_round(self, metric: str) -> int | None:
+        """The first round with the `best` value of a metric, or None."""
+        best = self.best(metric)
+        return next((n for n, v in zip(*self.series(metric), strict=True) if n > 0 and v == best), None)
+
+    def chosen(self, metric: str, by: str) -> float:
+        """The value of a metric in the best round by another one, such as "test.auc" by "validation.auc"; or nan.
+
+        One model of the run, chosen without a look at what it is judged by; `best` is the best of many.
+        """
+        number = self.best_round(by)
+        return next((float(v) for n, v in zip(*self.series(metric), strict=True) if n == number), float("nan"))
 
     def better(self, metric: str) -> str:
         """Whether "higher" or "lower" values of a metric are better."""
@@ -161,8 +183,8 @@ class Result:
             return stamped(made.eval(), {name: space.vocabulary for name, space in self.problem.tables.items()})
         if self.path is None:
             raise RunError(
-                f"The trained parameters of {self.method}, seed {self.seed}, were not kept: a comparison keeps them in "
-                "its directory only. Give it one (out=…), or train this method with fedsub.run."
+                f"The trained parameters of {self.method}, seed {self.seed}, were not kept: those of all runs together "
+                "are too large for memory. Give the comparison a directory (out=…)."
             )
         from fedsub.running.load import load
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedsub.checks import check_decay, check_seed, check_whole
+from fedsub.checks import check_decay, check_seed, check_whole, named_arguments
 from fedsub.data.clients import Clients
-from fedsub.disk.files import JsonLines, dump
-from fedsub.errors import CheckpointError, ConfigError, DataError, nearest
+from fedsub.disk.files import JsonLines, dump, output_folder
+from fedsub.disk.rundir import RunDir
+from fedsub.errors import CheckpointError, ConfigError, DataError, ObjectiveError, nearest
 from fedsub.method.described import describe
 from fedsub.method.training import Algorithm, Options
 from fedsub.objective.code import code_of
@@ -27,6 +29,7 @@ from fedsub.round.quiet import one_thread, same_random_state
 from fedsub.running import keep
 from fedsub.running.callbacks import Callback
 from fedsub.running.device import check_device
+from fedsub.running.origin import origin
 from fedsub.running.result import Result, Target
 from fedsub.running.session import Interrupted, Session, deferred_interrupt, evaluate_at, peak_memory
 from fedsub.running.start import WarmStart
@@ -34,6 +37,7 @@ from fedsub.running.start import WarmStart
 __all__ = ["Interrupted", "deferred_interrupt", "finished_result", "peak_memory", "run", "run_config"]
 
 
+@named_arguments()
 def run(
     method: Algorithm,
     objective: Objective,
@@ -82,6 +86,7 @@ def run(
     _check_arguments(rounds, seed, chunk, workers, lost, on_bad_update, checkpoint_every, settings)
     _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks)
     check_device(device)
+    out = output_folder(out) if out is not None else None
     goal = Target.parse(target) if target is not None else None
     if stop_at_target and goal is None:
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
@@ -97,8 +102,13 @@ def run(
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
     params = problem.params(torch.device(device), copy=copy)
     rows = begin.fill(params, problem) if begin is not None else {}
+    _check_finite(params)
     with one_thread(), same_random_state(params):
-        session = Session(problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code)
+        parts = _splits(clients, test, validation, splits)
+        come_from = partial(origin, method, objective, clients, parts, evaluate or Evaluate())
+        session = Session(
+            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from
+        )
         try:
             if session.started:  # a configuration that differs is refused first
                 session.open()
@@ -111,17 +121,15 @@ def run(
             if begin is not None and session.restored is None:
                 for sentence in begin.carry(ready.trainer, method, rows):
                     session.event(sentence)
-            evaluator = Evaluator(
-                problem, _splits(clients, test, validation, splits), evaluate or Evaluate(), ready.columns, clients
-            )
+            evaluator = Evaluator(problem, parts, evaluate or Evaluate(), ready.columns, clients)
             initial = session.history[0] if session.history else evaluate_at(ready.trainer, evaluator, 0)
             if goal is not None:
                 _check_target(goal, initial)
             session.open()  # nothing was written before: a refused start leaves ``out`` free
             if session.dir is not None:
                 session.dir.keep_samples(problem.clients.sizes)
-                if not session.history:
-                    keep.begin(session.dir.path, problem, method, ready.trainer.model(0))
+                if keep.begin(session.dir.path, problem, method, ready.trainer.model(0)):
+                    session.event("What had been written of the model's making was not intact; it was written again.")
             return session.train(ready.trainer, evaluator, initial, rounds, goal, stop_at_target)
         finally:
             session.close()
@@ -264,6 +272,19 @@ def _check_types(method, objective, clients, test, validation, splits, evaluate,
         raise ConfigError(f"callbacks must be a list of fedsub.Callback objects, got {callbacks!r}.")
 
 
+def _check_finite(params: dict[str, torch.Tensor]) -> None:
+    """NaN that a module begins with would be found at every client, and blamed on data or learning rates."""
+    for name, value in params.items():
+        if not value.is_floating_point() or math.isfinite(float(value.detach().sum())):
+            continue
+        bad = int((~torch.isfinite(value.detach())).sum())
+        if bad:
+            raise ObjectiveError(
+                f"Parameter {name!r} begins with NaN or infinity in {bad:,} of its {value.numel():,} values, so no "
+                "client could train it; initialise the module anew, or correct what it is loaded from."
+            )
+
+
 def _check_target(goal: Target, record: dict[str, Any]) -> None:
     measured = [name for name in record if "." in name]
     if goal.metric not in (*measured, "loss"):
@@ -273,9 +294,8 @@ def _check_target(goal: Target, record: dict[str, Any]) -> None:
 def finished_result(path: str | os.PathLike[str]) -> Result:
     """A finished run read back from its directory (history and final evaluation, no parameters)."""
     folder = Path(path)
-    file = folder / "result.json"
+    summary, file = RunDir(folder).result(), folder / "result.json"
     try:
-        summary = json.loads(file.read_bytes())
         fields = {k: summary[k] for k in ("method", "seed", "final", "seconds", "engine", "peak_bytes")}
         file = folder / "metrics.jsonl"
         if not file.exists():

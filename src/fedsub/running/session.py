@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, RunError
 from fedsub.method.training import Trains
-from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
+from fedsub.round.predict import PersonalModel
 from fedsub.round.private import EPSILON
 from fedsub.running import going_on, keep
 from fedsub.running.now import Now
@@ -37,10 +38,11 @@ class Session:
     """A run in this process. Making it only looks at ``out``; `open` takes the directory and restores from it."""
 
     def __init__(
-        self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False
-    ):
+        self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False,
+        origin: Callable[[], dict[str, Any]] = dict,
+    ):  # fmt: skip
         self.problem, self.method, self.params, self.config = problem, method, params, config
-        self.callbacks, self.every = callbacks, every
+        self.callbacks, self.every, self.origin = callbacks, every, origin
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.first, self.spent, self.engine_name = 1, 0.0, ""
@@ -67,7 +69,7 @@ class Session:
             return
         self._refuse_started()
         other = going_on.compare_with(self.dir, self.config, self.method, force_code=self.force_code)
-        self.dir.start(self.config, going_on.free)
+        self.dir.start(self.config, going_on.free(self.method), self.origin())
         self.opened = True
         if other.rounds_before is not None:
             self.dir.ask_for(self.config["rounds"])
@@ -86,16 +88,16 @@ class Session:
         if not path.exists():
             return ""
         try:
-            name = json.loads(path.read_bytes())["engine"]
+            name = read_json(path)["engine"]
         except (OSError, ValueError, KeyError, TypeError):
             name = None
         if name not in ("serial", "batched"):
             raise CheckpointError(f"{path} is damaged; delete it to have the engines timed again.")
         return name
 
-    def _chosen(self, engine: Auto, sentence: str) -> None:
+    def _chosen(self, trainer: Trains, sentence: str) -> None:
         if self.dir is not None:
-            write_atomic(self.dir.path / ENGINE, dump({"engine": engine.name}))
+            write_atomic(self.dir.path / ENGINE, dump({"engine": trainer.engine.name}))
         self.event(sentence)
 
     def _restore(self) -> None:
@@ -128,10 +130,7 @@ class Session:
     ) -> Result:
         """Train up to ``rounds``; ``initial`` is the evaluation before the first of them."""
         engine = trainer.engine
-        if isinstance(engine, Auto):
-            engine.on_choice = partial(self._chosen, engine)
-            if self.engine_name:
-                engine.keep(self.engine_name)
+        trainer.settle_engine(self.engine_name, partial(self._chosen, trainer))
         trainer.state.tracking = self.saved is not None
         if self.restored is not None:
             trainer.state.restore({**self.restored.tensors, **self.restored.tables})
@@ -170,7 +169,8 @@ class Session:
             if stopped and not done:
                 self.event(stopped)
             trainer.settle(number)
-            final = evaluator.final(trainer.model(number))
+            model = trainer.model(number)
+            final = evaluator.final(model)
             self._tell_of(evaluator)
         if said := divergence(self.history):
             self.event(said)
@@ -191,12 +191,9 @@ class Session:
             problem=self.problem,
             directions=evaluator.plan.directions,
             privacy=privacy,
+            personal=model if isinstance(model, PersonalModel) else None,
         )
         if self.dir is not None:
-            model = trainer.model(number)
-            keep.begin(
-                self.dir.path, self.problem, self.method, model
-            )  # not there yet if an older fedsub started the run
             self.dir.finish(result.summary() | {"files": keep.end(self.dir.path, self.problem, self.params, model)})
         self._tell("on_end", result.summary())
         return result
@@ -259,7 +256,10 @@ class Session:
             write_atomic(self.dir.path / PRIVACY, dump(spent))
         state = trainer.state
         tensors = {name: self.params[name] for name in self.problem.dense} | state.small()
-        meta = {"files": self.dir.positions(), "seconds": self.spent, "engine": trainer.engine.name}
+        meta = {
+            "files": self.dir.positions(), "seconds": self.spent, "engine": trainer.engine.name,
+            "config": self.dir.identity(),
+        }  # fmt: skip
         tables = {name: self.params[name] for name in self.problem.tables} | state.tables()
         self.saved.save(Snapshot(number, tensors, tables, meta), state.take_moved())
 

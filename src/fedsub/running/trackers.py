@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-from fedsub.errors import MissingExtra
+from fedsub.errors import lacking
 from fedsub.running.callbacks import Callback
 
 
@@ -25,7 +25,7 @@ def _needed(module: str, title: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as err:
-        raise MissingExtra(f"{title} is not installed; run: pip install -e '.[{extra}]'") from err
+        raise lacking(title, extra) from err
 
 
 class TensorBoard(Callback):

@@ -3,7 +3,8 @@
 Canaries are clients made to be seen: each has a row that nobody else holds and always sends an update that is as long
 as it may be, all of it in that row. A coin decides for each whether it is in the population at all. One run is
 trained, by the machinery that trains every other run, and an attacker who knows all but the coins guesses them from the
-rows: those that rose most were there, those that fell most were not; in the middle it does not guess. By T. Steinke,
+rows: those that went furthest its way were there, those that went furthest the other way were not; in the middle it
+does not guess. By T. Steinke,
 M. Nasr and M. Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, Theorem 5.2, so many correct guesses
 would be unlikely if training were (ε, δ)-private for a small ε: the largest ε that is refuted is a lower bound.
 
@@ -86,7 +87,7 @@ def audit(
     if not expected:
         raise MethodError(f"rate={rate:g} of {len(there)} canaries is nobody; raise it, or take more canaries.")
     clients = Clients.from_arrays(
-        {"row": there, "label": np.ones(len(there), np.int64)}, offsets=np.arange(len(there) + 1),
+        {"row": there, "label": there % 2}, offsets=np.arange(len(there) + 1),
         ids={"row": ["row"]}, label="label", sizes={"row": canaries},
     )  # fmt: skip
     part = CentralDP(CLIP, noise, delta=delta, accountant=accountant, eager=eager)
@@ -96,7 +97,8 @@ def audit(
     )  # fmt: skip
     objective = Objective(_Rows(canaries), Binary("label"), {"rows.weight": "row"})
     result = run(method, objective, clients, rounds=rounds, seed=seed, evaluate=Evaluate(every=rounds))
-    scores = result.params["rows.weight"].view(-1).double().numpy()
+    ways = np.arange(canaries) % 2 * 2 - 1  # rows of label 1 rise, those of label 0 fall
+    scores = result.params["rows.weight"].view(-1).double().numpy() * ways
     order, each = np.argsort(scores, kind="stable"), max(1, int(guesses * canaries / 2))
     inside = np.isin(np.arange(canaries), there)
     correct = int(inside[order[-each:]].sum() + (~inside[order[:each]]).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,11 +11,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fedsub.checks import is_whole
+from fedsub.checks import is_whole, named_arguments
 from fedsub.data.clients import Clients
+from fedsub.disk.files import output_folder
 from fedsub.disk.rundir import RunDir
-from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError
-from fedsub.method.training import Algorithm
+from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError, nearest
+from fedsub.method.names import check_label
+from fedsub.method.training import Algorithm, shared_options
 from fedsub.objective.objective import Objective, of_seed
 from fedsub.running import going_on
 from fedsub.running.callbacks import Callback
@@ -23,8 +26,11 @@ from fedsub.running.run import Interrupted, deferred_interrupt, finished_result,
 from fedsub.running.start import Starts
 from fedsub.study.costs.devices import Devices, named
 from fedsub.study.costs.estimate import estimated_seconds
+from fedsub.study.paired import Interval, paired
+from fedsub.study.reading import write_names
 
 MOST_SEEDS = 10_000
+MODELS = 1 << 30  # bytes of models that a comparison without a directory keeps in memory
 
 
 @dataclass
@@ -33,7 +39,8 @@ class Comparison:
 
     A method without any is left out; ``notes`` say why, name the runs that diverged, and are shown with the table.
     ``failed`` are the runs that did not come to an end, as (label, seed). ``devices`` are what the
-    time of a round is estimated for (a preset's name, `fedsub.study.costs.Devices`, or None).
+    time of a round is estimated for (a preset's name, `fedsub.study.costs.Devices`, or None). ``reference`` is the
+    method that the others are compared with, seed by seed; by default the first.
     """
 
     results: dict[str, list[Result]]
@@ -43,11 +50,13 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     devices: str | Devices | None = "phones"
     failed: list[tuple[str, int]] = field(default_factory=list)
+    reference: str | None = None
     _clocks: dict[Path, dict[int, float]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.devices = named(self.devices)
         self.results = {label: list(results) for label, results in self.results.items() if results}
+        self.reference = self.reference or next(iter(self.results), None)
         for label, seeds in self.diverged.items():
             why = next(r.diverged for r in self.results[label] if r.seed == seeds[0])
             self.notes.append(f"{label}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}, {why}")
@@ -62,10 +71,36 @@ class Comparison:
         """Every metric that some run measured, in order."""
         return list(dict.fromkeys(m for results in self.results.values() for r in results for m in r.metrics()))
 
+    @property
+    def chosen_by(self) -> str | None:
+        """The metric of validation samples that a round of each run is chosen by, or None without such samples."""
+        measured = [name for name in self.metrics() if name.startswith("validation.")]
+        same = f"validation.{self.metric.rpartition('.')[2]}"
+        return same if same in measured else next(iter(measured), None)
+
+    def by_seed(self, label: str, metric: str, at: str) -> dict[int, float]:
+        """A metric of every run of a method, by seed. ``at``: its "best" round, the "last", or the "chosen" one."""
+        results = self.results.get(label, ())
+        if at == "chosen":
+            by = self.chosen_by
+            return {r.seed: r.chosen(metric, by) if by else math.nan for r in results}
+        return {r.seed: r.best(metric) if at == "best" else r.last(metric) for r in results}
+
+    def difference(self, label: str, metric: str, at: str = "") -> Interval | None:
+        """The paired interval of a method's difference to the reference (`fedsub.study.paired`), or None.
+
+        Without ``at``: of the chosen round where there are validation samples, else of the last.
+        """
+        if self.reference is None or label == self.reference:
+            return None
+        at = at or ("chosen" if self.chosen_by else "last")
+        return paired(self.by_seed(label, metric, at), self.by_seed(self.reference, metric, at))
+
     def rows(self) -> list[dict[str, Any]]:
         """One row per method: rounds to the target, best metrics, bytes per client, seconds.
 
-        ``first`` lists the first round at which each seed reached the target (None: never).
+        ``first`` lists the first round at which each seed reached the target (None: never); ``last`` and ``chosen``
+        have the metrics of these rounds, ``difference`` their intervals (`difference`).
         """
         out = []
         for label, results in self.results.items():
@@ -75,6 +110,10 @@ class Comparison:
                 row["first"] = [r.first_round(self.target) for r in results]
             for metric in self.metrics():
                 row[metric] = mean_std([r.best(metric) for r in results])
+            for at in ("last", "chosen") if self.chosen_by else ("last",):
+                row[at] = {m: mean_std([*self.by_seed(label, m, at).values()]) for m in self.metrics()}
+            found = {metric: self.difference(label, metric) for metric in self.metrics()}
+            row["difference"] = {metric: vars(interval) for metric, interval in found.items() if interval}
             row["bytes"] = mean_std([r.bytes_per_client() for r in results])
             row["seconds"] = mean_std([r.seconds for r in results])
             if any(clocks := [self.clock(r) for r in results]):
@@ -125,6 +164,7 @@ class Comparison:
         return write_report(self, folder)
 
 
+@named_arguments(run, but=("method", "seed"))
 def compare(
     methods: Mapping[str, Algorithm],
     objective: Objective | Callable[[int], Objective],
@@ -141,6 +181,7 @@ def compare(
     metric: str | None = None,
     devices: str | Devices | None = "phones",
     callbacks: Sequence[Callback] = (),
+    reference: str | None = None,
     **options: Any,
 ) -> Comparison:
     """Train every method with every seed and compare; ``options`` go to `run`.
@@ -156,13 +197,17 @@ def compare(
     seeds and rounds may be added. ``start`` is for every run what `run` takes, or the directory of another comparison
     (or run of the command line): the run of the same method and seed there, or its only one. ``force_code``: go on
     although the code of forward or loss has changed.
+    The trained models stay, in the directory or, up to a gigabyte of them, in memory: `Result.module`.
     A run that cannot go on (NaN everywhere) is noted and left out, and the others go on; one that came to its end
     with a loss above that of the untrained model is noted and marked as diverged.
     ``devices`` ("phones", "datacentre", None or `fedsub.study.costs.Devices`): what the report estimates time for.
+    ``reference``: the label of the method that the others are compared with, seed by seed; by default the first.
     """
     devices = named(devices)
     goal = Target.parse(target) if target is not None else None
-    runs = _Runs(methods, objective, clients, _seed_list(seeds), Path(out) if out is not None else None)
+    runs = _Runs(methods, objective, clients, _seed_list(seeds), output_folder(out) if out is not None else None)
+    if reference is not None and reference not in methods:
+        raise ConfigError(f"reference is {reference!r}, expected one of the methods; {nearest(reference, methods)}")
     starts = Starts(start, start_state)
     other_code = runs.check(resume, force_code, starts, rounds=rounds, target=goal, **options)
     results: dict[str, list[Result]] = {label: [] for label in methods}
@@ -170,6 +215,7 @@ def compare(
     known = len(notes)
     failed: list[tuple[str, int]] = []
     first_error: RunError | None = None
+    kept = 0
     with deferred_interrupt() as interrupted:
         for label, seed, folder, made in runs:
             if interrupted():  # in the last round of a run, or between two
@@ -186,7 +232,7 @@ def compare(
                     result = run(
                         methods[label], own, train, rounds=rounds, seed=seed, out=folder, resume=resume,
                         force_code=force_code, target=goal, callbacks=callbacks, start=starts.of(slug(label), seed),
-                        **parts, **options,
+                        **parts, **runs.options(label, options),
                     )  # fmt: skip
                 except Interrupted as error:
                     raise Interrupted(_stopped(str(error).partition(", which")[0], runs.out)) from error
@@ -199,7 +245,7 @@ def compare(
                     for callback in callbacks:
                         callback.on_event(notes[-1])
                     continue
-                result.params = {}  # keep the curves, not a model per run
+                kept = _keep(result, kept)
             result.method = label
             results[label].append(result)
             notes += [f"{label}, seed {seed}: {said}" for said in going_on.changes_of_code(folder)]
@@ -207,10 +253,23 @@ def compare(
         if len(failed) == 1:
             raise first_error
         raise RunError("No run came to its end:\n" + "\n".join(f"  {note}" for note in notes[known:])) from first_error
-    comparison = Comparison(results, goal, metric or "", runs.out, notes, devices, failed)
+    comparison = Comparison(
+        results, goal, metric or "", runs.out, notes, devices, failed, reference or next(iter(methods))
+    )
     if metric is None:
         comparison.metric = goal.metric if goal else next(iter(comparison.metrics()), "train.ce")
+    write_names(comparison)
     return comparison
+
+
+def _keep(result: Result, kept: int) -> int:
+    """A run's model stays in its directory, or in memory as long as all together are small; returns their bytes."""
+    model, own = result.params, result.personal.kept.tensors if result.personal is not None else {}
+    size = sum(value.numel() * value.element_size() for value in [*model.values(), *own.values()])
+    if result.path is None and kept + size <= MODELS:
+        return kept + size
+    result.params, result.personal = {}, None
+    return kept
 
 
 Made = tuple[Objective, Clients, dict[str, Any]]  # of a seed: objective, training data, further arguments of `run`
@@ -238,6 +297,7 @@ class _Runs:
                 raise ConfigError(
                     f"The label {label!r} is a {type(label).__name__}, expected text; write {str(label)!r}."
                 )
+            check_label(label)
             if not isinstance(method, Algorithm):
                 kind = type(method).__name__
                 raise ConfigError(f"{label}: got a {kind}, expected a Method, such as fedsub.methods.fedavg().")
@@ -286,6 +346,10 @@ class _Runs:
             out.append("Every seed has a split of its own, so the spread over seeds includes that of the data.")
         return out
 
+    def options(self, label: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of one method: beside others a baseline need not use all."""
+        return shared_options(self.methods[label], options) if len(self.methods) > 1 else dict(options)
+
     def check(self, resume: bool, force_code: bool, starts: Starts, **options: Any) -> dict[Path, tuple[str, ...]]:
         """Refuse directories of other runs before anything is trained: finished ones are only read later.
 
@@ -303,7 +367,8 @@ class _Runs:
                 )
             own, train, parts = made()
             begin = starts.of(slug(label), seed)
-            config = run_config(self.methods[label], own, train, seed=seed, start=begin, **parts, **options)
+            given = self.options(label, options)
+            config = run_config(self.methods[label], own, train, seed=seed, start=begin, **parts, **given)
             changed[folder] = going_on.compare_with(there, config, self.methods[label], force_code=force_code).code
         return changed
 

@@ -65,7 +65,7 @@ def bundled(
     """One of `BUNDLED` ("breast-cancer", "digits", "wine", "iris", "diabetes"): columns ``features`` and ``label``.
 
     See `divide` for the options. A label that is a value (diabetes) is standardised too, unless ``scaling="raw"``.
-    With ``positive=3`` the label of digits says whether it is a 3. Needs scikit-learn: pip install 'fedsub[sklearn]'.
+    With ``positive=3`` the label of digits says whether it is a 3. Needs scikit-learn: pip install -e '.[sklearn]'.
     """
     known = str(name).replace("_", "-")
     if known not in BUNDLED:

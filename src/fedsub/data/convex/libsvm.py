@@ -17,7 +17,7 @@ import numpy as np
 from fedsub.data.clients import Array, Clients
 from fedsub.data.convex.divide import Alpha, Count, How, Scaling, Seed, check_size, divide
 from fedsub.data.datasets.options import Says
-from fedsub.errors import DataError, MissingExtra
+from fedsub.errors import DataError, lacking
 
 
 def libsvm(
@@ -36,7 +36,7 @@ def libsvm(
     """A LibSVM file (also .gz, .bz2) cut into clients: columns ``features`` and ``label``. See `divide`.
 
     Indices start at 1, or at 0 if there is an index 0. Labels −1 and 1, or 1 and 2, become 0 and 1; for regression and
-    class numbers give ``labels="keep"``. Needs scikit-learn: pip install 'fedsub[sklearn]'.
+    class numbers give ``labels="keep"``. Needs scikit-learn: pip install -e '.[sklearn]'.
     """
     file = Path(path)
     x, y = _read(file, features)
@@ -71,7 +71,7 @@ def sklearn_datasets():
     try:
         from sklearn import datasets
     except ImportError as error:
-        raise MissingExtra(f"This data needs scikit-learn: pip install 'fedsub[sklearn]' ({error}).") from error
+        raise lacking("scikit-learn, which this data needs,", "sklearn") from error
     return datasets
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 
 from fedsub.data.clients import Clients
-from fedsub.errors import ConfigError, nearest
-from fedsub.objective.models.columns import key
+from fedsub.errors import ConfigError, ObjectiveError, nearest
+from fedsub.objective.models.columns import key, usual_loss
 from fedsub.objective.models.din import DIN, din
 from fedsub.objective.models.embedding import EmbeddingModel, embedding
 from fedsub.objective.models.factorisation import Factorisation, factorisation
@@ -33,6 +33,7 @@ __all__ = [
     "key",
     "make_objective",
     "options_of",
+    "usual_loss",
 ]
 
 KINDS: Mapping[str, Callable[..., Objective]] = {
@@ -53,17 +54,18 @@ def options_of(kind: str) -> tuple[str, ...]:
 
 
 def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: L2 = 0.0, **options) -> Objective:
-    """A ready objective, for binary labels unless the kind knows others; ``l2`` is the objective's (`Objective`).
+    """A ready objective; ``l2`` is the objective's (`Objective`).
 
     ``kind``      options (defaults)
-    lr            bias (False), own_bias (False), taste (0), columns
-    embedding     dim (16), hidden (32), own_bias (False), taste (0), columns
+    lr            bias (False), own_bias (False), taste (0), loss, columns
+    embedding     dim (16), hidden (32), own_bias (False), taste (0), loss, columns
     lstm          dim (25), hidden (100), layers (2), word_std (1), columns
-    user-item     bias (True), own_bias (False), taste (0), columns
+    user-item     bias (True), own_bias (False), taste (0), loss, columns
     din           dim (18), faithful (False), activation ("dice"), max_history (None), columns
     linear        bias (False), loss (None: "binary"; "squared", "cross_entropy")
     factorisation rank (8), offset ("user"; "mean", "none"), columns; for numbers, not classes
 
+    Without a ``loss``, lr, embedding and user-item take "binary" for labels 0 and 1 and "squared" for other numbers.
     ``columns`` says which column plays a role, such as ``{"item": "asin"}``, where it is not called so.
     ``own_bias`` and ``taste`` (a vector of that length) are every client's own: give the method ``personal="own.*"``.
     """
@@ -77,5 +79,13 @@ def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: L2 
             raise ConfigError(f"{name!r} is no option of the model {kind!r}; {nearest(name, known)}")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = KINDS[kind](clients, clients.label, **options)
+        try:
+            made = KINDS[kind](clients, clients.label, **options)
+        except (RuntimeError, MemoryError) as error:  # torch has no class of its own for memory
+            rows = ", ".join(f"{space.name} {space.size:,}" for space in clients.spaces.values())
+            raise ObjectiveError(
+                f"The model {kind!r} cannot be made: {str(error).splitlines()[0]} Its tables have as many rows as "
+                f"there are ids ({rows}); give fewer in sizes=…, leave sizes out to have the ids numbered, or lower "
+                "the model's sizes."
+            ) from error
     return replace(made, l2=l2, recipe=built_in(clients, kind, options, seed, made.module))

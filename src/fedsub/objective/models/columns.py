@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedsub.data.clients import Clients
+from fedsub.data.notices import of_features
 from fedsub.errors import ConfigError, nearest
-from fedsub.objective.losses import Batch
+from fedsub.objective.losses import Batch, Binary, Loss, Squared
+
+LOSSES = {"binary": Binary, "squared": Squared}  # of models that give one number a sample
 
 
 def key(space: str) -> str:
@@ -78,8 +82,32 @@ def width(clients: Clients, name: str) -> int:
 
 
 def plain_columns(clients: Clients) -> tuple[str, ...]:
-    """The plain value columns without the label: features of the simple models."""
-    return tuple(c.name for c in clients.columns.values() if c.space is None and c.name != clients.label)
+    """The plain value columns without the label and what only splits the data: features of the simple models.
+
+    Tells of those that are too large to train on.
+    """
+    plain = (c for c in clients.columns.values() if c.space is None and c.feature)
+    names = tuple(c.name for c in plain if c.name != clients.label)
+    of_features(clients, names)
+    return names
+
+
+def usual_loss(clients: Clients, name: str, kind: str, given: str | None = None) -> Loss:
+    """The loss of a model that gives one number a sample: by its name, or without one by the labels.
+
+    Cross-entropy of labels 0 and 1, the squared error of other numbers.
+    """
+    label = clients.column(name)
+    if given is not None and given not in LOSSES:
+        raise ConfigError(f"The model {kind!r} has no loss {given!r}; {nearest(str(given), LOSSES)}")
+    if len(label.classes) > 2:
+        raise ConfigError(
+            f"Label {name!r} holds {len(label.classes)} classes ({', '.join(label.classes[:8])}), and the model "
+            f"{kind!r} gives one number a sample; choose one class, label {name + '==' + label.classes[0]!r}, or the "
+            'model "linear" with loss "cross_entropy".'
+        )
+    binary = np.isin(label.values, (0, 1)).all()
+    return LOSSES[given or ("binary" if binary else "squared")](name)
 
 
 def side_by_side(batch: Batch, names: tuple[str, ...]) -> Tensor:

@@ -189,7 +189,7 @@ class DIN(nn.Module):
         else:
             length = torch.full_like(ids[:, 0], ids.shape[1])
         width = ids.shape[1]
-        if not self.training:  # engines need one shape in training; an evaluation may stop at its longest history
+        if not self._one_shape():  # an evaluation may stop at its longest history
             width = max(1, min(width, int(length.max())))
         if self.max_history is not None and self.max_history < width:
             width = self.max_history
@@ -201,6 +201,10 @@ class DIN(nn.Module):
             ids = ids[:, :width]
             others = None if others is None else others[:, :width]
         return ids, others, place[:width] < length.unsqueeze(1)
+
+    def _one_shape(self) -> bool:
+        """Whether shapes must not depend on values: in training, for engines, and in what is exported."""
+        return self.training or torch.compiler.is_exporting()
 
     def _embed(self, items: Tensor, categories: Tensor | None) -> Tensor:
         if categories is None or self.categories is None:
@@ -220,7 +224,7 @@ class DIN(nn.Module):
 
     def _scores(self, q: Tensor, k: Tensor, real: Tensor) -> Tensor:
         """Attention [B, T]. An evaluation goes through samples of like length together and skips the padding."""
-        if self.training:  # engines need one shape
+        if self._one_shape():
             return self.attention(q, k)
         length = real.sum(1)
         out = torch.full(real.shape, MASKED, dtype=k.dtype, device=k.device)

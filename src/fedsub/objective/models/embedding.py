@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsub.data.clients import Clients
-from fedsub.objective.losses import Batch, Binary
-from fedsub.objective.models.columns import key, plain_columns, side_by_side, space_tables, width
+from fedsub.objective.losses import Batch
+from fedsub.objective.models.columns import key, plain_columns, side_by_side, space_tables, usual_loss, width
 from fedsub.objective.models.own import WithOwn, own_parts
 from fedsub.objective.objective import Objective
 
@@ -48,11 +48,13 @@ class EmbeddingModel(WithOwn):
 
 def embedding(
     clients: Clients, label: str, *, dim: int = 16, hidden: int = 32, own_bias: bool = False, taste: int = 0,
-    columns: Mapping[str, str] | None = None,
+    loss: str | None = None, columns: Mapping[str, str] | None = None,
 ) -> Objective:  # fmt: skip
     """The objective of kind "embedding"; plain value columns are features."""
     item, vectors, own = own_parts(clients, "embedding", own_bias, taste, columns)
     module = EmbeddingModel(
         clients, dim=dim, hidden=hidden, values=plain_columns(clients), own_bias=own_bias, taste=taste, item=item
     )
-    return Objective(module, Binary(label), space_tables(clients, "tables") | vectors, own=own)
+    return Objective(
+        module, usual_loss(clients, label, "embedding", loss), space_tables(clients, "tables") | vectors, own=own
+    )

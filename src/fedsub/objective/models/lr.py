@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsub.data.clients import Clients
-from fedsub.objective.losses import Batch, Binary
-from fedsub.objective.models.columns import key, plain_columns, side_by_side, space_tables, width
+from fedsub.objective.losses import Batch
+from fedsub.objective.models.columns import key, plain_columns, side_by_side, space_tables, usual_loss, width
 from fedsub.objective.models.own import WithOwn, own_parts
 from fedsub.objective.objective import Objective
 
@@ -51,11 +51,13 @@ class LogisticRegression(WithOwn):
 
 def lr(
     clients: Clients, label: str, *, bias: bool = False, own_bias: bool = False, taste: int = 0,
-    columns: Mapping[str, str] | None = None,
+    loss: str | None = None, columns: Mapping[str, str] | None = None,
 ) -> Objective:  # fmt: skip
     """The objective of kind "lr"; plain value columns are features."""
     item, vectors, own = own_parts(clients, "lr", own_bias, taste, columns)
     module = LogisticRegression(
         clients, bias=bias, values=plain_columns(clients), own_bias=own_bias, taste=taste, item=item
     )
-    return Objective(module, Binary(label), space_tables(clients, "weights") | vectors, own=own)
+    return Objective(
+        module, usual_loss(clients, label, "lr", loss), space_tables(clients, "weights") | vectors, own=own
+    )

@@ -45,7 +45,8 @@ class LSTMClassifier(nn.Module):
         ids = batch[self.tokens]
         place = torch.arange(1, ids.shape[1] + 1, device=ids.device)
         length = ((ids != 0) * place).amax(1) if self.padded else place[-1].expand(len(ids))
-        if not self.training:  # engines need one shape in training; an evaluation may stop at its longest sequence
+        # Engines need one shape in training, and so does what is exported; an evaluation stops at its longest sequence.
+        if not self.training and not torch.compiler.is_exporting():
             ids = ids[:, : max(1, int(length.max()))]
         states, _ = self.lstm(self.words(ids))
         at = (length - 1).clamp(min=0).reshape(-1, 1, 1).expand(-1, 1, states.shape[2])

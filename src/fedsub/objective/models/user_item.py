@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsub.data.clients import Clients
-from fedsub.objective.losses import Batch, Binary
-from fedsub.objective.models.columns import Roles, other_ids
+from fedsub.objective.losses import Batch
+from fedsub.objective.models.columns import Roles, other_ids, usual_loss
 from fedsub.objective.models.own import WithOwn, own_parts
 from fedsub.objective.objective import Objective
 
@@ -41,7 +41,7 @@ class UserItem(WithOwn):
 
 def user_item(
     clients: Clients, label: str, *, bias: bool = True, own_bias: bool = False, taste: int = 0,
-    columns: Mapping[str, str] | None = None,
+    loss: str | None = None, columns: Mapping[str, str] | None = None,
 ) -> Objective:  # fmt: skip
     """The objective of kind "user-item"; other columns are left out, and so is the user if there is none.
 
@@ -55,4 +55,5 @@ def user_item(
     _, vectors, own = own_parts(clients, "user-item", own_bias, taste, {"item": item})
     module.add_own(clients, own_bias, taste, item)
     tables = {"items.weight": item} | ({} if user is None else {"users.weight": user}) | vectors
-    return Objective(module, Binary(label), tables, unused=other_ids(clients, tables), own=own)
+    found = usual_loss(clients, label, "user-item", loss)
+    return Objective(module, found, tables, unused=other_ids(clients, tables), own=own)

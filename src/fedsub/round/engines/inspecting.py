@@ -9,6 +9,7 @@ from fedsub.errors import ObjectiveError
 from fedsub.method.batches import Batches
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Filled, Plan, columns_to, template
+from fedsub.round.engines.explain import failed
 from fedsub.round.engines.probe import Usage, probe
 from fedsub.trees import Tree, take_rows
 
@@ -101,7 +102,7 @@ def _same_on_full_tables(
             with torch.no_grad():
                 losses.append(problem.objective.loss(problem.objective.output(filled.module, batch), batch))
         except Exception as err:
-            raise ObjectiveError(f"In eval mode the module or loss failed, with {type(err).__name__}: {err}.") from err
+            raise failed(problem, filled.module, batch, err, "in eval mode") from err
     filled.module.train()
     if not torch.equal(losses[0], losses[1]) and not losses[0].isnan().any():
         raise ObjectiveError(

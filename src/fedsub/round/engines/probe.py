@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedsub.errors import FedsubError, ObjectiveError
-from fedsub.objective.losses import Batch
+from fedsub.objective.losses import Batch, CrossEntropy
 from fedsub.objective.problem import Problem
+from fedsub.round.engines.explain import failed, too_few_classes
 from fedsub.round.engines.rewrite import RANDOM, RAW_RANDOM
 from fedsub.round.engines.tables import lookup, tensors, used
+
+SQUEEZE = " A module that ends in nn.Linear(…, 1) gives a column; let forward end with .squeeze(-1)."
 
 
 @dataclass
@@ -53,6 +56,12 @@ class _Watch(TorchFunctionMode):
                     "function kept as an attribute, bound to the module?), so it would never train; make it a method."
                 )
         if found := lookup(func, args, kwargs):
+            if found.rewrites and (name := self.names.get(id(found.table))) is not None:
+                raise ObjectiveError(
+                    f"The module looks up {name!r} with max_norm, which rewrites the rows that are read: the forward "
+                    "would train past the method, and evaluation would change the model. Leave max_norm out; scale "
+                    "what was looked up instead (F.normalize, torch.renorm), or bound the server's step: clip_rows=…."
+                )
             self._lookup(found.ids, found.table, found.padding)
         else:
             name, values = used(func, args, kwargs)
@@ -102,7 +111,8 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
     buffers = {n: b.clone() for n, b in module.named_buffers()}
     try:
         with _Watch(problem, params, batch, usage):
-            losses = problem.objective.loss(problem.objective.output(module, batch), batch)
+            output = problem.objective.output(module, batch)
+            losses = problem.objective.loss(output, batch)
     except FedsubError:
         raise
     except KeyError as err:
@@ -110,11 +120,9 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
             f"The module or loss asks for column {err}, which the data lacks; {_having(problem)}"
         ) from err
     except Exception as err:
-        raise ObjectiveError(
-            f"The module or loss failed on a client's first batch, with {type(err).__name__}: {err}. It is called "
-            "with a client's submodel, whose ids run from 0 to its number of rows; look ids up as they come, without "
-            f"adding to them. {_having(problem)}"
-        ) from err
+        raise failed(problem, module, batch, err, "on a client's first batch") from err
+    if isinstance(problem.objective.loss, CrossEntropy) and (lacking := too_few_classes(problem, output)):
+        raise ObjectiveError(lacking)
     if not isinstance(losses, Tensor):
         raise ObjectiveError(f"The loss returned {type(losses).__name__}; return a tensor with one value per sample.")
     size = len(dict.__getitem__(batch, "sample_mask"))  # not through batch: that would count as read by the module
@@ -123,7 +131,7 @@ def probe(problem: Problem, module: nn.Module, batch: Batch) -> Usage:
     elif losses.shape != (size,):
         raise ObjectiveError(
             f"The loss returned shape {tuple(losses.shape)} for {size} samples; return one value per sample, "
-            f"shape ({size},)."
+            f"shape ({size},)." + (SQUEEZE if losses.ndim == 2 else "")
         )
     if not losses.requires_grad:
         raise ObjectiveError("The loss does not depend on any trained parameter (detach, no_grad, or integers?).")

@@ -55,7 +55,7 @@ def recurrent(
     directions = 2 if bidirectional else 1
     per_layer = 4 if has_biases else 2
     if len(weights) != num_layers * directions * per_layer:
-        raise NotBatchable("an LSTM with proj_size")
+        raise NotBatchable("the module has an LSTM with proj_size")
     last_h, last_c = [], []
     for layer in range(num_layers):
         outputs = []

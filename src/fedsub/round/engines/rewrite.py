@@ -77,10 +77,12 @@ class Rewrite(TorchFunctionMode):
         if func in (torch.index_select, torch.Tensor.index_select) and self._offset(args[0]) is not None:
             dim, index = args[1], args[2]
             if dim != 0:
-                raise NotBatchable("index_select along columns of a table")
+                raise NotBatchable("the module selects columns of a table (index_select)")
             return torch.embedding(args[0], index + self._offset(args[0]))
         if func in OTHER_LOOKUPS and any(self._offset(a) is not None for a in (*args, *kwargs.values())):
-            raise NotBatchable(f"a lookup by {func.__name__}; table[ids] or nn.Embedding can be batched")
+            raise NotBatchable(
+                f"the module makes a lookup by {func.__name__}; table[ids] or nn.Embedding can be batched"
+            )
         if func in RECURRENT:
             return self._recurrent(RECURRENT[func], *args)
         if func is torch.lstm_cell:
@@ -115,7 +117,7 @@ class Rewrite(TorchFunctionMode):
         if offset is None:
             return func(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         if max_norm is not None or scale_grad_by_freq:
-            raise NotBatchable("an embedding with max_norm or scale_grad_by_freq")
+            raise NotBatchable("the module has an embedding with max_norm or scale_grad_by_freq")
         out = torch.embedding(weight, input + offset)
         if padding_idx is not None:  # the padding row gets no gradient
             out = torch.where((input == padding_idx).unsqueeze(-1), out.detach(), out)
@@ -127,14 +129,14 @@ class Rewrite(TorchFunctionMode):
     ):  # fmt: skip
         offset = self._offset(weight)
         if offset is None and input.ndim != 2:
-            raise NotBatchable("an EmbeddingBag over a flat list with offsets")
+            raise NotBatchable("the module has an EmbeddingBag over a flat list with offsets")
         if max_norm is not None or scale_grad_by_freq or offsets is not None or input.ndim != 2:
-            raise NotBatchable("an EmbeddingBag with offsets, max_norm or scale_grad_by_freq")
+            raise NotBatchable("the module has an EmbeddingBag with offsets, max_norm or scale_grad_by_freq")
         out = torch.embedding(weight, input if offset is None else input + offset)
         real = None if padding_idx is None else (input != padding_idx).unsqueeze(-1)
         if mode == "max":
             if real is not None:
-                raise NotBatchable("an EmbeddingBag with mode='max' and padding_idx")
+                raise NotBatchable("the module has an EmbeddingBag with mode='max' and padding_idx")
             return out.amax(1)
         if per_sample_weights is not None:
             out = out * per_sample_weights.unsqueeze(-1)
@@ -149,11 +151,11 @@ class Rewrite(TorchFunctionMode):
             offset = self._offset(table)
             assert offset is not None
             return torch.embedding(table, index + offset)
-        raise NotBatchable("slicing of a table other than by a tensor of ids")
+        raise NotBatchable("the module slices a table other than by a tensor of ids")
 
     def _recurrent(self, kind: str, *args):
         if isinstance(args[3], list | tuple):  # (data, batch_sizes, hx, weights, …): packed sequences
-            raise NotBatchable("pack_padded_sequence")
+            raise NotBatchable("the module uses pack_padded_sequence; pad, and mask what is padded")
         x, hx, *rest = args
         return recurrent(kind, x, hx if kind == "lstm" else (hx,), *rest, drop=self._drop)
 
@@ -163,7 +165,7 @@ class Rewrite(TorchFunctionMode):
     def _drop(self, x: Tensor, p: float) -> Tensor:
         """Zero each value with probability p, scale the rest by 1/(1−p)."""
         if self.key is None:
-            raise NotBatchable("dropout that the setup did not see")
+            raise NotBatchable("the module has dropout that the setup did not see")
         self.calls += 1
         if p >= 1:
             return x * 0

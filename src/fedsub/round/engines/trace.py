@@ -72,7 +72,7 @@ def trace(
     c, device = len(weights), weights.device
     n_tables, n_dense = len(table_names), len(problem.dense)
     if n_tables > len(_MARKERS):
-        raise NotBatchable(f"more than {len(_MARKERS)} tables")
+        raise NotBatchable(f"the module has more than {len(_MARKERS)} tables")
 
     def step(*flat: Tensor) -> tuple[Tensor, ...]:
         leaves = [t.detach().requires_grad_() for t in flat[: n_tables + n_dense]]
@@ -144,7 +144,7 @@ def _free_rows(graph: GraphModule, n_tables: int) -> None:
             if value in sizes:
                 return sizes[value]
             if value >= _MARKERS[0] and any(value % mark == 0 for mark in sizes):
-                raise NotBatchable("an operation on a whole table")
+                raise NotBatchable("the module makes an operation on a whole table")
         return value
 
     for node in graph.graph.nodes:

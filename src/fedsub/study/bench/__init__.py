@@ -2,7 +2,7 @@
 
 Everything is made on the spot: `workloads` (what is trained), `contenders` (ways to do a round),
 `timing` (taking turns), `growth` (population and table), `zoo` (what parts, servers, codecs and samplers add),
-`mixture` (L2SGD+ over all clients).
+`mixture` (L2SGD+ over all clients), `secure` (a secure sum, beside `flower_secagg`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.table import Table
 from fedsub.errors import ConfigError, nearest
 from fedsub.round.quiet import one_thread
 from fedsub.study.bench import mixture as personal
+from fedsub.study.bench import secure as sums
 from fedsub.study.bench import zoo as additions
 from fedsub.study.bench.contenders import CentralSGD, Contender, DeepcopyLoop, Federated, auto_choice
 from fedsub.study.bench.growth import Measured, measure
@@ -56,6 +57,8 @@ def main(
     compiled: bool = True,
     zoo: bool = False,
     mixture: bool = False,
+    secure: bool = False,
+    flower: str | None = None,
     json: bool = False,
 ) -> dict[str, Any]:
     """Run the workloads ``names`` (default: all), print tables (or one JSON object) and return the numbers.
@@ -64,7 +67,8 @@ def main(
     population and table grow (minutes, and up to 12 GiB of memory); ``compiled=False`` leaves out
     torch.compile, whose warm-up is long. ``zoo`` measures instead what parts, servers, codecs and samplers add
     to FedSubAvg's round (default: on w1 and w3; ``growth`` then is a table of 10 million rows). ``mixture`` measures
-    an iteration of L2SGD+ over all clients of the MovieLens twin instead, and nothing else.
+    an iteration of L2SGD+ over all clients of the MovieLens twin instead, and nothing else; ``secure`` a secure sum,
+    beside Flower's if ``flower`` is a Python that has it.
     """
     chosen = names if names is not None else list(additions.WORKLOADS if zoo else WORKLOADS)
     for name in chosen:
@@ -73,7 +77,21 @@ def main(
     if rounds is not None and rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}.")
     out: dict[str, Any] = {"machine": _machine(), "workloads": {}}
+    if flower and not secure:
+        raise ConfigError("--flower is measured beside a secure sum; add --secure.")
     console = Console() if sys.stdout.isatty() else Console(width=120)
+    if secure:
+        if mixture or zoo or names:
+            raise ConfigError("--secure has data of its own; leave out --mixture, --zoo and names of workloads.")
+        with _progress() as bar:
+            task = bar.add_task("secure sum", total=None)
+            found = sums.run(
+                rounds=rounds, flower=flower, progress=lambda what: bar.update(task, description=f"secure sum {what}")
+            )
+            bar.update(task, description="secure sum done", total=1, completed=1)
+        out["secure"] = {**found, "figures": sums.figures(found)}
+        print(jsonlib.dumps(out, indent=1)) if json else console.print(sums.table(found))
+        return out
     if mixture:
         if zoo or names:
             raise ConfigError("--mixture has data of its own; leave out --zoo and names of workloads.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from fedsub.checks import check_number
 from fedsub.disk.files import JsonLines
+from fedsub.disk.reading import check_plain, read_json
 from fedsub.disk.rundir import SAMPLES
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.study.costs.devices import Devices
@@ -117,7 +117,7 @@ def _folder(run: Result | str | os.PathLike[str]) -> Path:
 def _work(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a client does when it trains, and when it is probed: the settings that `samples_trained` takes."""
     try:
-        method = json.loads((folder / "config.json").read_bytes())["method"]
+        method = read_json(folder / "config.json")["method"]
         if "local" not in method:
             raise CheckpointError(
                 f"the local work of {method['name']} is not a number of batches; estimate its rounds with "
@@ -141,6 +141,7 @@ def _work(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _sizes(folder: Path) -> np.ndarray | None:
     try:
+        check_plain(folder / SAMPLES)
         sizes = np.load(folder / SAMPLES, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None

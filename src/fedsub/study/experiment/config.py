@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedsub.disk.reading import check_depth, read_text
 from fedsub.errors import ConfigError, nearest
 
 Count = Annotated[int, Field(ge=1)]
@@ -43,6 +44,7 @@ class Data(Section):
     nulls: Literal["refuse", "drop", "own"] = "refuse"
     separator: str | None = None
     encoding: str | None = None
+    text: dict[str, Literal["characters", "words"]] = {}  # of LEAF files, texts to cut into lists of ids
     scale: Rate | None = None
     options: dict[str, Any] = {}
 
@@ -69,10 +71,10 @@ class Split(Section):
 
 # As `fedsub.objective.models.options_of` gives them, which would load torch.
 MODEL_OPTIONS: dict[str, tuple[str, ...]] = {
-    "lr": ("bias", "own_bias", "taste", "columns"),
-    "embedding": ("dim", "hidden", "own_bias", "taste", "columns"),
+    "lr": ("bias", "own_bias", "taste", "loss", "columns"),
+    "embedding": ("dim", "hidden", "own_bias", "taste", "loss", "columns"),
     "lstm": ("dim", "hidden", "layers", "word_std", "columns"),
-    "user-item": ("bias", "own_bias", "taste", "columns"),
+    "user-item": ("bias", "own_bias", "taste", "loss", "columns"),
     "din": ("dim", "faithful", "activation", "max_history", "columns"),
     "linear": ("bias", "loss"),
     "factorisation": ("rank", "offset", "columns"),
@@ -160,6 +162,7 @@ class Run(Section):
     lost: Annotated[float, Field(ge=0, lt=1)] = 0.0
     on_bad_update: Literal["skip", "raise"] = "skip"
     target: str | None = None
+    reference: str | None = None  # the method that the others are compared with, by label or name
     stop_at_target: bool = False
     tensorboard: bool = False
     devices: Literal["phones", "datacentre", "none"] = "phones"
@@ -177,11 +180,30 @@ class Slice(Section):
     unseen: bool = False
 
 
+class Rank(Section):
+    """The settings of `fedsub.Ranking`; "all" stands for its None."""
+
+    item: str
+    k: Count | list[Count] | None = None
+    metrics: list[str] | None = None
+    candidates: Count | None = None
+    liked: int | float | All | None = None
+    exclude_seen: bool | None = None
+    split: str | None = None
+    clients: Count | All | None = None
+    final_clients: Count | All | None = None
+    seed: int | None = None
+
+
 class Evaluation(Section):
+    """``metrics``: functions of the user's own, "file.py:function", or {name = "file.py:function"}."""
+
     every: Count = 10
     samples: Count | All | dict[str, Count | All] = 10_000
     final_samples: Count | All = 200_000
     slices: dict[str, Slice] = {}
+    metrics: list[str] | dict[str, str] | None = None
+    ranking: Rank | None = None
 
 
 class Tune(Section):
@@ -194,7 +216,7 @@ class Tune(Section):
     grid: list[str] = []
     search: Literal["grid", "random", "optuna"] | None = None
     trials: Count | None = None
-    select: Annotated[str, Field(pattern=r"^(rounds|(final|best)(:\w+)?)$")] = "final"
+    select: Annotated[str, Field(pattern=r"^(rounds|(final|best)(:[\w@]+)?)$")] = "final"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     rounds: Count | None = None
     winners_of: str | None = None
@@ -246,11 +268,20 @@ class Config(Section):
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, unchecked."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _toml(read_text(path).decode())
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    check_depth(found)
+    return found
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -259,8 +290,8 @@ def parse_set(text: str) -> dict[str, Any]:
     if equals and key.strip() and "\n" not in text:
         for attempt in (value, json.dumps(value.strip(), ensure_ascii=False)):
             try:
-                return tomllib.loads(f"{key.strip()} = {attempt}")
-            except tomllib.TOMLDecodeError:
+                return _toml(f"{key.strip()} = {attempt}")
+            except ValueError:
                 continue
     raise ConfigError(f"Cannot read --set {text!r}; write it like --set train.lr=0.3.")
 
@@ -289,6 +320,8 @@ def _explain(error: ValidationError, origin: str) -> str:
         name = ".".join(path)
         if item["type"] == "extra_forbidden":
             lines[name] = f"there is no setting {name!r}; {_nearest(path)}"
+        elif item["type"] == "missing":
+            lines[name] = f"{name} is missing; give {' or '.join(words(annotation))}."
         elif item["type"] == "value_error":
             said = item["msg"].removeprefix("Value error, ")
             lines[name] = f"{name}: {said}." if name else f"{said}."
@@ -321,6 +354,8 @@ def _follow(loc: tuple[int | str, ...]) -> tuple[list[str], Any]:
 
 
 def _section(annotation: Any) -> type[Section] | None:
+    if get_origin(annotation) in (Union, UnionType):  # one that may be left out
+        annotation = next((part for part in get_args(annotation) if _section(part)), None)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
@@ -328,11 +363,13 @@ def _nearest(path: list[str]) -> str:
     """The setting that was probably meant: one of the same name elsewhere, or a similar one here."""
     sections = {name: s for name, f in Config.model_fields.items() if (s := _section(f.annotation))}
     for name, section in sections.items():
-        if path[-1] in section.model_fields:
+        if path[-1] in section.model_fields and len(path) <= 2:
             return f"did you mean '{name}.{path[-1]}'?"
-    own = sections.get(path[0]) if len(path) > 1 else Config
+    own: type[BaseModel] = Config
+    for step in path[:-1]:
+        own = _section(own.model_fields[step].annotation) or own
     prefix = "".join(f"{step}." for step in path[:-1])
-    return nearest(".".join(path), [prefix + field for field in (own or Config).model_fields])
+    return nearest(".".join(path), [prefix + field for field in own.model_fields])
 
 
 def words(annotation: Any) -> list[str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsub.disk.functions import find
-from fedsub.errors import ConfigError, DataError, nearest
-from fedsub.method.names import normal
+from fedsub.errors import ConfigError, nearest
+from fedsub.method.names import check_label, normal
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.config import Config, merge, parse, show, words
+from fedsub.study.experiment.evaluation import plan_of
 from fedsub.study.experiment.making import OwnMethod, is_own, own_method
+from fedsub.study.experiment.reading import read
 
 if TYPE_CHECKING:
     from fedsub.data import Clients
@@ -26,10 +28,14 @@ DEFAULT_COHORT = 50
 
 @dataclass(frozen=True)
 class Experiment:
-    """``base`` is the folder that relative paths of the configuration start from."""
+    """``base`` is the folder that relative paths of the configuration start from.
+
+    ``typed`` is the code ("file.py:function") that the caller named, not the configuration.
+    """
 
     config: Config
     base: Path
+    typed: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -79,39 +85,9 @@ class Experiment:
         return made.numbered_by(named, grow=self.config.run.grow) if named else made
 
     def _read(self, *, labelled: bool) -> Clients:
-        from fedsub.data import Clients
-
-        data, path = self.config.data, self.path()
         if self.config.task is not None:
-            return tasks.get(self.config.task).make(path, data.scale, data.options)
-        if path is None:
-            raise ConfigError('The configuration names no data: give task = "…" or [data] with a path.')
-        if path.is_dir():
-            if (path / "compare.json").exists():
-                raise ConfigError(f"{path} holds results, not data; to go on with them: fedsub resume {path}")
-            if any((path / f"ratings.{kind}").exists() for kind in ("dat", "parquet")):
-                raise ConfigError(f"{path} looks like MovieLens; use: fedsub compare movielens-1m --data {path}")
-            return Clients.open(path)
-        if tasks.is_libsvm(path):
-            raise ConfigError(f'{path} looks like a LibSVM file; add task = "{tasks.LIBSVM}" to the configuration.')
-        _require_columns(path, data, labelled)
-        values = list(data.values or [])
-        if (column := self._split_column()) is not None and column not in _named(data):
-            values.append(column)
-        return Clients.from_file(
-            path,
-            data.client or "",
-            ids=data.tables or [],
-            label=data.label if labelled else None,
-            values=values if labelled else [],
-            binary_label=data.binary_label,
-            padding=data.padding,
-            max_len=data.max_len,
-            sizes=data.sizes,
-            nulls=data.nulls,
-            separator=data.separator,
-            encoding=data.encoding,
-        )
+            return tasks.get(self.config.task).make(self.path(), self.config.data.scale, self.config.data.options)
+        return read(self.path(), self.config.data, self._split_column(), labelled=labelled)
 
     def parts(self, seed: int = 0) -> tuple[Clients, Clients | None]:
         """(train, test) of the `splits`."""
@@ -171,14 +147,20 @@ class Experiment:
         # A column of marks cuts once only; the stored order is then the order in time.
         by = {"none": "random", "column": "ending"}.get(how.by, how.by)
         column = None if how.by == "column" else self._split_column()
-        return both.split(1 - share, by=by, column=column, seed=how.seed + 1 + (seed if how.per_seed else 0))
+        shift = seed if how.per_seed else 0
+        return both.split(1 - share, by=by, column=column, seed=how.seed + 1 + shift, feature=self._also_feature())
 
     def _cut(self, clients: Clients, seed: int = 0) -> tuple[Clients, Clients | None]:
         how = self.config.split
         if how.by == "none":
             return clients, None
         shift = seed if how.per_seed else 0
-        return clients.split(how.train, by=how.by, column=self._split_column(), seed=how.seed + shift)
+        column, feature = self._split_column(), self._also_feature()
+        return clients.split(how.train, by=how.by, column=column, seed=how.seed + shift, feature=feature)
+
+    def _also_feature(self) -> bool:
+        """Whether the column to split by was named as a feature, too."""
+        return self.config.split.column in (self.config.data.values or ())
 
     def _split_column(self) -> str | None:
         return self.config.split.column if self.config.split.by in ("time", "last", "ending", "column") else None
@@ -203,17 +185,7 @@ class Experiment:
 
     def evaluation(self) -> Evaluate:
         """When and on what is evaluated."""
-        from fedsub.round.evaluate import Evaluate, Seen
-
-        plan = self.config.evaluate
-        slices = {name: Seen(s.split, tuple(s.columns), s.unseen) for name, s in plan.slices.items()}
-
-        def count(given: int | str) -> int | None:
-            return None if given == "all" else int(given)
-
-        given = plan.samples
-        samples = {k: count(n) for k, n in given.items()} if isinstance(given, dict) else count(given)
-        return Evaluate(plan.every, samples, count(plan.final_samples), slices)
+        return plan_of(self.config.evaluate, self.base)
 
     def cohort(self, population: int) -> int | None:
         """Clients per round for methods that do not say; None is everyone."""
@@ -238,9 +210,23 @@ class Experiment:
                 raise ConfigError(f"methods.{label}: {name} needs the setting {lacking[0]!r}; give it a value.")
         return out
 
+    def reference(self, labels: Iterable[str]) -> str | None:
+        """The label of the method that the others are compared with, if one is named; by label or by name."""
+        given, known = self.config.run.reference, [*labels]
+        if given is None or given in known:
+            return given
+        found = [label for label in known if normal(label) == normal(given)]
+        if len(found) != 1:
+            raise ConfigError(f"run.reference is {given!r}, which is none of the methods; {nearest(given, known)}")
+        return found[0]
+
     def own_method(self, spec: str, where: str = "methods") -> OwnMethod:
         """The function of the user's own that makes a method."""
         return own_method(spec, self.base, where)
+
+    def code(self) -> dict[str, str]:
+        """The functions "file.py:function" that are executed, by the setting that names them."""
+        return code_of(self.config.plain())
 
     def own_files(self) -> dict[str, Path]:
         """The files of the user's own methods, by the name that was given."""
@@ -254,6 +240,7 @@ class Experiment:
 
         out: dict[str, dict[str, Any]] = {}
         for key, given in self.config.methods.items():
+            check_label(key)
             name = given.get("method", key)
             if is_own(name):
                 entry: Any = self.own_method(name, f"methods.{key}")
@@ -315,6 +302,19 @@ class Model:
         return self.experiment.objective(self.clients)(seed)
 
 
+def code_of(raw: dict[str, Any]) -> dict[str, str]:
+    """The functions that a configuration names, checked or not, by setting."""
+    sections = (found if isinstance(found := raw.get(k), dict) else {} for k in ("model", "methods", "evaluate"))
+    model, methods, evaluate = sections
+    named: dict[str, Any] = {"model.objective": model.get("objective")}
+    for label, own in methods.items():
+        named[f"methods.{label}"] = own.get("method", label) if isinstance(own, dict) else label
+    metrics = evaluate.get("metrics", ())
+    given = metrics.items() if isinstance(metrics, dict) else enumerate(metrics if isinstance(metrics, list) else ())
+    named |= {f"evaluate.metrics, {name}": spec for name, spec in given}
+    return {where: spec for where, spec in named.items() if is_own(spec)}
+
+
 def expand(path: str) -> Path:
     """A path whose ~ or ~user is a home directory."""
     try:
@@ -334,39 +334,3 @@ def _fits(value: Any, hint: Any) -> bool:
     except PydanticSchemaGenerationError:  # a class of the user's own: the function itself must say
         return True
     return True
-
-
-def _named(data: Any) -> set[str]:
-    tables = data.tables or []
-    columns = (
-        [t for v in tables.values() for t in ([v] if isinstance(v, str) else v)] if isinstance(tables, dict) else tables
-    )
-    return {*columns, *(data.values or []), data.label}
-
-
-def _require_columns(path: Path, data: Any, labelled: bool) -> None:
-    """Say which roles are still to be given, and what the file has to offer."""
-    if not path.exists():
-        raise ConfigError(f"There is no file {path}; check the path.")
-    missing = [
-        text
-        for text, value in (
-            ("--client (data.client), who owns a row", data.client),
-            ("--label (data.label), what to predict", data.label if labelled else ""),
-            ("--table (data.tables), the id columns", data.tables),
-        )
-        if value is None or value == [] or value == {}
-    ]
-    if missing:
-        raise ConfigError(
-            f"Tell which column of {path} is what. Still to name: {'; '.join(missing)}.{_columns(path, data)}"
-        )
-
-
-def _columns(path: Path, data: Any) -> str:
-    from fedsub.data.reading import TableFile
-
-    try:
-        return f" Its columns: {', '.join(TableFile.of(path, data.separator, data.encoding).names)}."
-    except DataError:
-        return ""

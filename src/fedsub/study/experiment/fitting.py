@@ -1,4 +1,4 @@
-"""Methods that are for one built-in model: the settings that go with it, unless something else was asked for."""
+"""The model that goes with what was asked for: another kind than the task's, or a method that is for one model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,25 @@ from fedsub.study.experiment import tasks
 
 
 def fit_model(raw: dict[str, Any]) -> dict[str, Any]:
+    """The tables with a model whose options are its own, and which the methods can train."""
+    return _for_methods(_of_its_kind(raw))
+
+
+def _of_its_kind(raw: dict[str, Any]) -> dict[str, Any]:
+    """Without the options that the task brings for its own kind of model, where another kind was asked for."""
+    model, usual = raw.get("model"), _usual(raw).get("model", {})
+    if not isinstance(model, dict) or model.get("kind", usual.get("kind")) == usual.get("kind"):
+        return raw
+    return raw | {"model": {name: value for name, value in model.items() if usual.get(name) != value}}
+
+
+def _usual(raw: dict[str, Any]) -> dict[str, Any]:
+    """What the task brings."""
+    name = raw.get("task")
+    return tasks.TASKS[name].config if isinstance(name, str) and name in tasks.TASKS else {}
+
+
+def _for_methods(raw: dict[str, Any]) -> dict[str, Any]:
     """The tables with the model that a method needs in place of the task's or the default one.
 
     Settings that the task brings for its own model (its options, its target) go with it. Ratings are kept, and in
@@ -20,7 +39,7 @@ def fit_model(raw: dict[str, Any]) -> dict[str, Any]:
     if needed is None or not isinstance(model, dict) or "objective" in model:
         return raw
     title, kind = needed
-    task = tasks.TASKS[raw["task"]].config if raw.get("task") in tasks.TASKS else {}
+    task = _usual(raw)
     usual = task.get("model", {})
     given = model.get("kind", usual.get("kind", "lr"))
     if given not in (kind, usual.get("kind", "lr")):

@@ -134,7 +134,16 @@ def present(name: str, folder: Path | None) -> bool:
     return find(name, folder) is not None
 
 
-_ALL = {"fedavg": {}, "fedprox": {"mu": 0.01}, "fedsubavg": {}, "centralsgd": {}}
+# What is compared where nothing is asked for, and what is trained alone (docs/zoo.md): the plain mean, the correction
+# as stated, tempered for servers that must stay stateless, and the server that was best where all were tuned alike.
+ADVISED = "fedadagrad"
+USUAL: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedsubavg": {},
+    "FedSubAvg tempered": {"method": "fedsubavg", "temper": 0.5},
+    ADVISED: {"tau": 1e-5},
+}
+_ALL = {"fedavg": {}, "fedprox": {"mu": 0.01}, **USUAL, "centralsgd": {}}
 
 # Logistic regression without bias, 50 clients a round, 10 local steps on batches of 5.
 _MOVIELENS: dict[str, Any] = {

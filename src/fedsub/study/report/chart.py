@@ -65,17 +65,22 @@ class Chart:
     log: bool = False
     whole: bool = False  # x is a number of rounds
     percent: bool = False  # x is a share
+    start: float | None = None  # the value before training, where the curves do not begin with it
     empty: str = ""
 
     def curves(self) -> list[Curve]:
         return [part for line in self.lines for part in line.parts if part]
+
+    def shown(self, curve: Curve) -> list[float]:
+        """The values that the limits keep in sight."""
+        return curve.values() if self.points or self.start is not None else curve.trained()
 
     def plain(self) -> dict[str, Any]:
         """As JSON for the page: short names, few digits, nothing that is not a number."""
         lines = [
             {"label": w.cut(line.label, LABEL_LENGTH), **pixels(style(line.look, thin=line.thin)), "parts": parts}
             for line in self.lines
-            if (parts := [p for part in line.parts for p in _plain(part)])
+            if (parts := [p for part in line.parts for p in _plain(part, self.shown(part))])
         ]
         marks = [{"y": m.y, "text": m.text, "dash": m.line == "--"} | _colour(m.look) for m in self.marks]
         return {
@@ -94,11 +99,11 @@ def file_name(metric: str) -> str:
 def bounded(chart: Chart, metric: str) -> Chart:
     """The chart with limits that show everything, except where a run that diverged would press all others flat."""
     curves, lines = chart.curves(), [mark.y for mark in chart.marks]
-    values = sorted([*(v for c in curves for v in (c.values() if chart.points else c.trained())), *lines])
+    values = sorted([*(v for c in curves for v in chart.shown(c)), *lines])
     if not values:
         return chart
     low, high = values[0], values[-1]
-    starts = [c.mean[0] for c in curves if c.mean]
+    starts = [c.mean[0] for c in curves if c.mean] if chart.start is None else [chart.start]
     if better(metric) == "lower" and starts and not chart.points:
         room = max(*starts, *lines, low) - low
         if room > 0 and high > low + 3 * room:
@@ -108,14 +113,13 @@ def bounded(chart: Chart, metric: str) -> Chart:
     return replace(chart, limits=(low - pad, high + pad), cut=cut)
 
 
-def _plain(curve: Curve) -> Iterable[dict[str, Any]]:
+def _plain(curve: Curve, shown: Sequence[float]) -> Iterable[dict[str, Any]]:
     """A curve as columns of numbers, then each seed that goes on alone."""
     if curve.x:
         found: dict[str, Any] = {"x": _short(curve.x), "y": _short(curve.mean)}
         if curve.low != curve.high:
             found |= {"low": _short(curve.low), "high": _short(curve.high)}
-        low, high = min(trained := curve.trained()), max(trained)
-        yield found | {"range": _short([low, high])}
+        yield found | {"range": _short([min(shown), max(shown)])}
     for tail in curve.tails:
         ys = [y for _, y in tail]
         yield {"x": _short([x for x, _ in tail]), "y": _short(ys), "range": _short([min(ys), max(ys)]), "alone": True}

@@ -19,6 +19,7 @@ MARKERS = "os^Dv<>P"
 INK, MUTED, GRID = "#1f2328", "#646c76", "#dfe2e6"  # svg.py replaces them by the reader's light or dark ones
 LABEL_LENGTH = 40
 SIZE = (7.6, 4.6)  # inches
+ROWS = 3  # of the key, for which that has room
 
 
 def style(index: int, *, thin: bool = False) -> dict[str, Any]:
@@ -108,6 +109,7 @@ def arrange(figure: Figure, axes: Any, *, rows: int, beneath: float, beside: boo
     Every text here has a size that is known, so that matplotlib's layout engine, which draws everything once more
     to measure it, is not needed.
     """
+    figure.set_figheight(SIZE[1] + 0.21 * max(0, rows - ROWS))  # a long key does not press the axes flat
     width, height = figure.get_size_inches()
     axis = axes.yaxis
     ticks = axis.get_major_formatter().format_ticks(axis.get_majorticklocs())

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsub.disk.files import JsonLines
+from fedsub.disk.provenance import packages as packages_here
+from fedsub.disk.seal import read_sealed
 from fedsub.disk.settings import leaves
 from fedsub.disk.versions import versions as here
+from fedsub.errors import StoreError
 from fedsub.running.result import Result
 
 if TYPE_CHECKING:
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
 _OWN = ("seed", "data", "splits.", "code.", "numbering.")  # shown with the runs and the data
 ABSENT = "–"
+ORIGIN = ("command", "folder", "commit", "files", "packages", "data")  # of versions.json, shown by themselves
 
 
 @dataclass
@@ -58,7 +63,7 @@ def runs(comparison: Comparison) -> list[Run]:
             if folder is None and comparison.path is not None:
                 folder = comparison.path / f"{slug(label)}-seed{result.seed}"
             config = _read(folder, "config.json")
-            known = {k: v for k, v in _read(folder, "versions.json").items() if k not in ("format", "version")}
+            known = _read(folder, "versions.json")
             out.append(Run(label, result, config, known, result.events or _events(folder), folder))
     return out
 
@@ -67,9 +72,41 @@ def versions(found: list[Run]) -> dict[str, str]:
     """What the runs were made with, several versions of a thing side by side; without any, what runs now."""
     seen: dict[str, dict[str, None]] = {}
     for run in found:
-        for name, text in run.versions.items():
+        packages = run.versions.get("packages")
+        own = {k: v for k, v in run.versions.items() if k not in ("format", "version", *ORIGIN)}
+        for name, text in (own | (packages if isinstance(packages, dict) else {})).items():
             seen.setdefault(name, {})[str(text)] = None
-    return {name: ", ".join(texts) for name, texts in seen.items()} or here()
+    return {name: ", ".join(texts) for name, texts in seen.items()} or here() | packages_here()
+
+
+def commands(found: list[Run]) -> list[str]:
+    """The command lines that started the runs, each once."""
+    return list(dict.fromkeys(str(text) for run in found if (text := run.versions.get("command"))))
+
+
+def data(found: list[Run]) -> list[tuple[str, str, str]]:
+    """(use, path, fingerprint) of all data that was trained on or evaluated."""
+    out: dict[tuple[str, str, str], None] = {}
+    for run in found:
+        known = run.versions.get("data")
+        known = known if isinstance(known, dict) else {}
+        paths = {one.get("fingerprint"): str(one.get("path", "")) for one in known.values() if isinstance(one, dict)}
+        for use, mark in run.fingerprints.items():
+            out["training" if use == "data" else f"evaluated: {use}", paths.get(mark) or ABSENT, mark] = None
+    return list(out)
+
+
+def code(found: list[Run]) -> list[tuple[str, str, str]]:
+    """(file, commit, digest) of fedsub and of the user's own files."""
+    out: dict[tuple[str, str, str], None] = {}
+    for run in found:
+        if commit := run.versions.get("commit"):
+            out["fedsub", str(commit), ABSENT] = None
+        files = run.versions.get("files")
+        for name, file in files.items() if isinstance(files, dict) else ():
+            if isinstance(file, dict):
+                out[str(name), str(file.get("commit") or "not in git"), str(file.get("digest", ABSENT))] = None
+    return list(out)
 
 
 def settings(found: list[Run]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -106,17 +143,15 @@ def events(found: list[Run]) -> dict[str, list[str]]:
 def _read(folder: Path | None, name: str) -> dict[str, Any]:
     """A JSON object of a run directory; a report does not fail because of one that is gone or damaged."""
     try:
-        data = json.loads((folder / name).read_bytes()) if folder is not None else {}
+        return read_sealed(folder / name) if folder is not None else {}
     except (OSError, ValueError):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _events(folder: Path | None) -> list[str]:
     try:
-        lines = (folder / "events.jsonl").read_bytes().splitlines() if folder is not None else []
-        return [str(json.loads(line)["event"]) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [str(line["event"]) for line in JsonLines.read(folder / "events.jsonl")] if folder is not None else []
+    except (OSError, StoreError, KeyError):
         return []
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-import unicodedata
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
+
+from fedsub.disk.text import visible
 
 
 class Html(str):
@@ -25,17 +27,9 @@ def e(text: str) -> Html:
     out = escape(visible(text))
     for sign in "≤≥±":
         out = out.replace(f"{sign} ", f"{sign}&nbsp;")
+    for sign in "+−":  # the further end of an interval
+        out = out.replace(f" to {sign}", f" to&nbsp;{sign}")
     return Html(out)
-
-
-def visible(text: str) -> str:
-    """Control and format characters, and halves of surrogate pairs, by their codes; spaces stay."""
-    if text.isprintable():
-        return text
-    shown = (
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") else f"\\u{ord(c):04x}" for c in text
-    )
-    return "".join(shown)
 
 
 def link(path: Path, page: Path, text: str) -> Html:
@@ -65,5 +59,5 @@ def table(
 
 
 def _breakable(name: str) -> str:
-    """A dotted name that may be broken behind its dots and underscores."""
-    return name if isinstance(name, Html) else e(name).replace(".", ".<wbr>").replace("_", "_<wbr>")
+    """A dotted name that may be broken behind its dots and underscores, but not within a number."""
+    return name if isinstance(name, Html) else re.sub(r"(_|\.(?!\d))", r"\1<wbr>", e(name))

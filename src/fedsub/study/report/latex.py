@@ -5,8 +5,9 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from fedsub.study.report.html import visible
-from fedsub.study.report.table import HEADING_WIDTH, columns, notes, remarks, row_names
+from fedsub.disk.text import visible
+from fedsub.study.report.columns import columns, mark, notes
+from fedsub.study.report.table import HEADING_WIDTH, remarks, row_names
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
@@ -27,7 +28,10 @@ def escaped(text: str) -> str:
 def latex_table(comparison: Comparison) -> str:
     """A tabular, the best values in bold; what explains it stands above it as comments."""
     body = columns(comparison)
-    lines = [f"% {' '.join(visible(said).split())}" for said in (*notes(comparison), *remarks(comparison))]
+    lines = [
+        f"% {' '.join(visible(said).split())}"
+        for said in (f"Bold: {mark(comparison)}.", *notes(comparison), *remarks(comparison))
+    ]
     heads = [_stacked("method", "l"), *(_stacked(col.heading, "r") for col in body)]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(body)}}}", r"\hline", " & ".join(heads) + r" \\", r"\hline"]
     for i, name in enumerate(row_names(comparison)):

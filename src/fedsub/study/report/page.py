@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 from fedsub.study.report import clients, facts
 from fedsub.study.report import words as w
 from fedsub.study.report.charts import by_metric
+from fedsub.study.report.columns import columns, folds, mark, notes
 from fedsub.study.report.figures import Figures
 from fedsub.study.report.html import e, link, table
-from fedsub.study.report.table import COMMANDS, columns, labels, notes, remarks, row_names
+from fedsub.study.report.table import COMMANDS, labels, remarks, row_names
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison
 
+GENERATOR = '<meta name="generator" content="fedsub">'
+ABREAST = 11  # columns that a window of 1300 pixels shows side by side; further ones stand beneath
 TABLES = ("table.csv", "table.md", "table.tex")
 Section = tuple[str, str, str]  # its id, its heading, its HTML
 
 
 def render(comparison: Comparison, folder: Path | None = None) -> str:
     """The page as text. With the ``folder`` that it will be in, plots are written there and files are linked."""
-    title = f"Comparison of {w.listed(labels(comparison))}"
+    title = f"Comparison of {w.named(labels(comparison), 'methods')}"
     figures = Figures(folder)
     found = sections(comparison, figures)
     found.append(("made", "how this was made", _made(comparison)))
@@ -50,7 +53,7 @@ def document(title: str, lead: str, sections: Sequence[Section], figures: Figure
     body = "".join(f'<section id="{n}"><h2>{e(h)}</h2>\n{text}</section>\n' for n, h, text in sections)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n{GENERATOR}\n'
         f'<meta http-equiv="Content-Security-Policy" content="{figures.policy}">\n'
         f"<title>{e(title)}</title>\n<style>\n{figures.style()}\n</style>\n</head>\n<body>\n<main>\n"
         f'<header><h1>{e(title)}</h1>\n<p>{e(lead)}</p>\n<nav aria-label="contents"><ul>{links}</ul></nav>'
@@ -73,10 +76,14 @@ def lead(comparison: Comparison) -> str:
 
 def results(comparison: Comparison) -> str:
     body, names = columns(comparison), row_names(comparison)
-    head = ["method", *(col.heading for col in body)]
-    rows = [[name, *(col.cells[i] for col in body)] for i, name in enumerate(names)]
-    bold = "The best value of each column is bold. " if any(col.best for col in body) else ""
-    shown = table(head, rows, "results", kind="result", best=[col.best for col in body])
+    bold = f"Bold: {mark(comparison)}. " if any(col.best for col in body) else ""
+    shown = ""
+    tables = -(-len(body) // ABREAST)
+    room = min(ABREAST, -(-len(body) // tables) + 1)  # about as many in each
+    for some in folds(body, [1 for _ in body], room):
+        head = ["method", *(body[j].heading for j in some)]
+        rows = [[name, *(body[j].cells[i] for j in some)] for i, name in enumerate(names)]
+        shown += table(head, rows, "results", kind="result", best=[body[j].best for j in some])
     said = "".join(f"<p>{e(note)}</p>\n" for note in remarks(comparison))
     return f'{shown}{said}<p class="small">{e(bold + " ".join(notes(comparison)))}</p>\n'
 
@@ -132,10 +139,12 @@ def runs(found: list[facts.Run], folder: Path | None = None) -> str:
             name = link(run.folder, folder, name)
         rows.append([name, str(r.seed), r.engine, f"{last:,}", w.seconds(r.seconds), w.size(r.peak_bytes)])
     text: str = table(["method", "seed", "engine", "rounds", "seconds", "peak memory"], rows, "runs")
-    prints = {(k, v): None for run in found for k, v in run.fingerprints.items()}
-    if prints:
-        rows = [["training" if k == "data" else f"evaluated: {k}", v] for k, v in prints]
-        text += f"<h3>Data</h3>\n{table(['use', 'fingerprint'], rows, 'fingerprints of the data')}"
+    if lines := facts.commands(found):
+        text += f"<h3>Command</h3>\n<pre><code>{e(chr(10).join(lines))}</code></pre>\n"
+    if rows := facts.data(found):
+        text += f"<h3>Data</h3>\n{table(['use', 'path', 'fingerprint'], rows, 'data')}"
+    if rows := facts.code(found):
+        text += f"<h3>Code</h3>\n{table(['file', 'commit', 'digest'], rows, 'code')}"
     known = any(run.versions for run in found)
     text += f"<h3>Versions{'' if known else ' when this page was written'}</h3>\n"
     return text + table(["name", "version"], facts.versions(found).items(), "versions")

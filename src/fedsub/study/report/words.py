@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from fedsub.disk.text import visible
 from fedsub.running.result import Target
 
 if TYPE_CHECKING:
@@ -75,19 +76,47 @@ def measured(comparison: Comparison) -> list[str]:
 def chosen(comparison: Comparison) -> list[str]:
     """The metrics worth a column: of "train" the loss alone if there are other splits, of these all but counts.
 
-    ``half_ce`` is the cross-entropy again and has a column only if it is the metric or the target.
+    So too of "validation", besides what a round is chosen by. ``half_ce`` is the cross-entropy again and has a column
+    only if it is the metric or the target.
     """
     names = measured(comparison)
     asked = {comparison.metric} | ({comparison.target.metric} if comparison.target else set())
-    other = any(not name.startswith(("train.", COUNTS)) for name in names)
+    asked |= {comparison.chosen_by} if comparison.chosen_by else set()
+    plain = {"train"} if any(not name.startswith(("train.", COUNTS)) for name in names) else set()
+    plain |= {"validation"} if any(not name.startswith(("train.", "validation.", COUNTS)) for name in names) else set()
 
     def wanted(name: str) -> bool:
         split, _, kind = name.rpartition(".")
         if name.startswith(COUNTS):
             return False
-        return kind != "half_ce" and (not other or split != "train" or kind in ("ce", "loss"))
+        return kind != "half_ce" and (split not in plain or kind in ("ce", "loss"))
 
     return [name for name in names if name in asked or wanted(name)]
+
+
+def judged(comparison: Comparison) -> list[str]:
+    """The metrics of which the last round, the chosen one and the difference to the reference have columns, too.
+
+    Of the samples that methods are judged by: neither training nor validation samples, if there are others. Accuracy
+    beside the area under the curve, and a ranking by fewer items than another, have their best value alone; table.csv
+    has them all.
+    """
+    names = chosen(comparison)
+    asked = {comparison.metric} | ({comparison.target.metric} if comparison.target else set())
+    other = any(not name.startswith(("train.", "validation.", COUNTS)) for name in names)
+
+    def wanted(name: str) -> bool:
+        split, _, kind = name.rpartition(".")
+        if name.startswith(COUNTS) or (other and split in ("train", "validation")):
+            return False
+        if name in asked:
+            return True
+        measure, at, depth = kind.partition("@")
+        if at and any(n.startswith(f"{split}.{measure}@") and int(n.rpartition("@")[2]) > int(depth) for n in names):
+            return False
+        return kind != "accuracy" or f"{split}.auc" not in names
+
+    return [name for name in names if wanted(name)]
 
 
 def value(raw: Any) -> float:
@@ -111,6 +140,13 @@ def number(mean: float, std: float | None = None) -> str:
     if std is None or math.isnan(std):
         return text
     return f"{text} ± {std:.4f}" if fixed else f"{text} ± {std:.2g}"
+
+
+def span(low: float, high: float) -> str:
+    """An interval as its ends, with their signs: "+0.0510 to +0.0690"."""
+    most = max(abs(low), abs(high))
+    style = ".4f" if 1e-3 <= most < 100 else ".3g"
+    return " to ".join(f"{'−' if end < 0 else '+' if end else ''}{abs(end):{style}}" for end in (low, high))
 
 
 def size(count: float) -> str:
@@ -153,8 +189,8 @@ def compact(count: int) -> str:
 
 
 def one_line(label: object) -> str:
-    """A label without line breaks, which no table can hold."""
-    return " ".join(str(label).split())
+    """A label without line breaks, which no table can hold, and without what a terminal would obey."""
+    return visible(" ".join(str(label).split()))
 
 
 def cut(label: object, most: int) -> str:
@@ -166,3 +202,8 @@ def cut(label: object, most: int) -> str:
 def listed(names: list[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def named(names: list[str], kind: str, most: int = 6) -> str:
+    """Names in a title: "a, b and c", long ones cut, or "34 methods" where they are many."""
+    return f"{len(names)} {kind}" if len(names) > most else listed([cut(name, 40) for name in names])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsub.disk.files import write_atomic, writing
+from fedsub.disk.files import make_folder, write_atomic
 from fedsub.study.report import facts, page
 from fedsub.study.report.charts import rounds_chart
 from fedsub.study.report.figures import Figures
 from fedsub.study.report.html import e
 from fedsub.study.report.plots import panels_plot, png
-from fedsub.study.reproduce.tables import csv_bytes
+from fedsub.study.reproduce.tables import records_as_csv
 
 if TYPE_CHECKING:
     from fedsub.study.reproduce.make import Outcome, Request
@@ -25,12 +25,11 @@ PAPER = (
 def write(request: Request, outcome: Outcome) -> Path:
     """Write the files; returns their directory."""
     folder = request.out / request.name
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     notes = [PAPER, *outcome.notes, f"Made by: {command(request)}"]
     text = "\n".join([*(table.markdown() for table in outcome.tables), *notes]) + "\n"
     write_atomic(folder / "table.md", text.encode())
-    write_atomic(folder / "table.csv", csv_bytes([record for table in outcome.tables for record in table.exact]))
+    write_atomic(folder / "table.csv", records_as_csv([record for table in outcome.tables for record in table.exact]))
     if outcome.panels:
         write_atomic(folder / "curves.png", png(panels_plot(outcome.panels)))
     write_atomic(folder / "page.html", _page(request, outcome, notes).encode())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsub.data import Clients
-from fedsub.disk.files import dump, writing
+from fedsub.disk.files import dump, make_folder
 from fedsub.disk.rundir import VERSION
 from fedsub.errors import RunError
 from fedsub.method.names import normal
@@ -143,8 +143,7 @@ def _settings(experiment: Experiment, clients: Clients) -> dict[str, Any]:
 
 def _bench(loaded: Loaded, folder: Path) -> Bench:
     experiment, run = loaded.experiment, loaded.experiment.config.run
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     splits: Mapping[str, Clients] = {"train": loaded.train} | ({"test": loaded.test} if loaded.test else {})
     options = {
         "engine": _engine(experiment), "evaluate": experiment.evaluation(), "device": run.device, "chunk": run.chunk,

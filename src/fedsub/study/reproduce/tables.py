@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from typing import Any
 
 from rich.cells import cell_len
 
+from fedsub.disk.text import csv_bytes
 from fedsub.study.report import html
 from fedsub.study.report.table import _escape as escape
 
@@ -49,15 +48,11 @@ class Table:
         return html.table(self.head, self.rows, self.title, kind="result") + notes
 
 
-def csv_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
+def records_as_csv(records: Sequence[Mapping[str, Any]]) -> bytes:
     """Records under the union of their names."""
     names = list(dict.fromkeys(name for record in records for name in record))
-    out = StringIO()
-    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    for record in records:
-        writer.writerow({k: "" if v is None or v != v else v for k, v in record.items()})
-    return out.getvalue().encode()
+    cells = ([record.get(name, "") for name in names] for record in records)
+    return csv_bytes([names, *(["" if v is None or v != v else v for v in row] for row in cells)])
 
 
 def _folded(head: Sequence[str], width: int = 12) -> list[str]:

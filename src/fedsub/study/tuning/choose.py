@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedsub.errors import ConfigError, nearest
-from fedsub.objective.losses import Loss, measured
+from fedsub.objective.losses import Loss
+from fedsub.round.evaluate import Evaluate
 from fedsub.running.result import Target, better, mean_std
 from fedsub.study.tuning.space import Axis, Values
 from fedsub.study.tuning.trials import Trial
@@ -46,9 +47,10 @@ class Criterion:
     select: Select = "final"
     target: Target | None = None
     metric: str | None = None  # None: the loss
+    directions: Mapping[str, str] = field(default_factory=dict)  # of metrics of the user's own, and of rankings
 
     @classmethod
-    def make(cls, select: Any, target: str | Target | None) -> Criterion:
+    def make(cls, select: Any, target: str | Target | None, directions: Mapping[str, str] | None = None) -> Criterion:
         select, _, metric = str(select).partition(":")
         if select not in SELECT:
             raise ConfigError(f"select is {select!r}; {nearest(select, SELECT)}")
@@ -66,16 +68,16 @@ class Criterion:
                     "such as train.ce<=0.65. The test split is looked at once, at the end."
                 )
             goal = None  # the task's own target may be on the test split, which nothing here may watch
-        return cls(select, goal, metric or None)
+        return cls(select, goal, metric or None, directions or {})
 
-    def check(self, loss: Loss) -> None:
-        """Refuse a target on a metric that is never measured."""
-        if self.metric is not None and self.metric not in measured(loss):
+    def check(self, loss: Loss, plan: Evaluate) -> None:
+        """Refuse a metric or target that is never measured."""
+        kinds = plan.measured(loss, "validation")
+        if self.metric is not None and self.metric not in kinds:
             raise ConfigError(
-                f"Settings cannot be chosen by {self.metric!r}, which is not measured; "
-                f"{nearest(self.metric, measured(loss))}"
+                f"Settings cannot be chosen by {self.metric!r}, which is not measured; {nearest(self.metric, kinds)}"
             )
-        known = [f"{split}.{kind}" for split in ("train", "validation") for kind in measured(loss)]
+        known = [f"{split}.{kind}" for split in ("train", "validation") for kind in plan.measured(loss, split)]
         if self.target is not None and self.target.metric not in known:
             raise ConfigError(
                 f"The target {self.target} is on a metric that is not measured; {nearest(self.target.metric, known)}"
@@ -88,7 +90,7 @@ class Criterion:
         if self.select == "rounds" and self.target is not None:
             return trial.first(self.target)
         if self.select == "best":
-            found = trial.best("validation", self.metric)[1]
+            found = trial.best("validation", self.metric, self.directions)[1]
         else:
             found = trial.metric("validation", self.metric or trial.kind)
         return found if math.isfinite(found) else math.inf
@@ -96,12 +98,12 @@ class Criterion:
     def cost(self, trial: Trial) -> float:
         """`value`, such that less is better."""
         value = self.value(trial)
-        upwards = self.metric is not None and better(f"validation.{self.metric}") == "higher"
+        upwards = self.metric is not None and better(self.metric, self.directions) == "higher"
         return -value if upwards and math.isfinite(value) else value
 
     def rounds(self, trial: Trial) -> int:
         """How long the winner is trained again for this seed: to the round that validation chose."""
-        return trial.best("validation", self.metric)[0] if self.select == "best" else trial.rounds
+        return trial.best("validation", self.metric, self.directions)[0] if self.select == "best" else trial.rounds
 
     @property
     def title(self) -> str:

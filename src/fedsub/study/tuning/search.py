@@ -9,19 +9,22 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsub.checks import check_seed, check_whole, is_number
+from fedsub.checks import check_seed, check_whole, is_number, named_arguments
 from fedsub.data.clients import Clients
-from fedsub.disk.files import dump, remove_temporaries, write_atomic, writing
+from fedsub.disk.files import dump, make_folder, output_folder, remove_temporaries, write_atomic
+from fedsub.disk.provenance import provenance
+from fedsub.disk.text import csv_bytes
+from fedsub.disk.versions import versions
 from fedsub.errors import CheckpointError, ConfigError, MethodError, RunError, nearest
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.running.result import Target
-from fedsub.running.run import Interrupted
+from fedsub.running.run import Interrupted, run
 from fedsub.study.comparing import _seed_list as seed_list
 from fedsub.study.tuning import space, table
 from fedsub.study.tuning.choose import Criterion, Setting, choose, warnings
@@ -64,18 +67,31 @@ class Tuning:
         """Every setting as text, * before the chosen ones."""
         return table.aligned(table.setting_rows(self))
 
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Tuning:
+        """A finished search read back from its directory, with every trial."""
+        from fedsub.study.tuning import kept
+
+        return kept.read(Path(folder))
+
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write trials.csv and, once the winners are known, winners.csv, deciles.csv and winners.txt."""
-        out = Path(folder)
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / "trials.csv", table.csv_bytes(table.trial_rows(self)))
-        write_atomic(out / "winners.csv", table.csv_bytes(table.winners_csv(self)))
-        write_atomic(out / "deciles.csv", table.csv_bytes(table.decile_rows(self)))
+        out = output_folder(folder)
+        make_folder(out)
+        write_atomic(out / "trials.csv", csv_bytes(table.trial_rows(self)))
+        write_atomic(out / "winners.csv", csv_bytes(table.winners_csv(self)))
+        write_atomic(out / "deciles.csv", csv_bytes(table.decile_rows(self)))
         write_atomic(out / "winners.txt", f"{self.table()}\n{self.trials_table()}".encode())
         return out
 
+    def page(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the page about the search, report.html, with its charts as PNG; returns the page."""
+        from fedsub.study.report import write_search
 
+        return write_search(self, folder)
+
+
+@named_arguments(run, but=("method", "seed"))
 def tune(
     methods: Iterable[str] | Mapping[str, Any],
     objective: Objective | Callable[[int], Objective],
@@ -110,8 +126,8 @@ def tune(
 
     ``validation``: the share of every client's samples in ``clients`` that settings are chosen by (or Clients that
     are not among ``clients``); training sees the rest only, also for heat and submodels. ``select``: "final", "best"
-    (validation loss after the last, or the best, round; "best:auc" by another metric) or "rounds" to a ``target``
-    such as train.ce<=0.65.
+    (validation loss after the last, or the best, round; "best:auc" by another metric, also one of your own) or
+    "rounds" to a ``target`` such as train.ce<=0.65.
     The winner of each method is trained again for every seed, on the same part (``retrain=True``: with the
     validation data) and evaluated on the whole of ``test``, which nothing reads before.
 
@@ -119,7 +135,8 @@ def tune(
     missing, also for a wider grid. ``options`` go to `run`.
     """
     _check(workers, trials, search, search_seed, rounds, options)
-    criterion = Criterion.make(select, target)
+    plan = evaluate or Evaluate()
+    criterion = Criterion.make(select, target, plan.directions)
     watch = watch or Watch()
     found = space.make_candidates(methods)
     axes = space.make_axes(grid)
@@ -127,14 +144,13 @@ def tune(
     train, held_out, whole = _parts(clients, validation, validation_seed, retrain)
     own, notes = space.assign(found, axes)
     kind, count = _how(own, search, trials)
-    folder = Path(out) if out is not None else None
-    plan = evaluate or Evaluate()
+    folder = output_folder(out) if out is not None else None
     bench = Bench(
         objective, train, {"train": train, "validation": held_out}, {"engine": engine, "evaluate": plan, **options},
         folder and folder / "trials",
     )  # fmt: skip
     first = bench.objective_of(seeds[0])
-    criterion.check(first.loss)
+    criterion.check(first.loss, plan)
     named = {"validation": held_out} | ({"test": _named("test", test)} if test is not None else {})
     Evaluator(Problem.bind(first, train), named, plan, ())  # data that do not fit are refused before hours of training
     job = _Search(found, own, seeds, rounds, criterion, Crew(bench, workers), watch)
@@ -154,14 +170,14 @@ def tune(
         for note in tuning.notes:
             watch.on_note(note)
         if folder is not None:
-            tuning.save(folder)  # what was chosen is on the disk before the test split is touched
+            _keep(tuning, folder)  # what was chosen is on the disk before the test split is touched
         if test is not None:
             data = train if whole is None else whole
             splits = {"train": data, **({"validation": held_out} if whole is None else {}), "test": test}
             last = replace(plan, every=rounds, final_samples=None)  # all test samples, and only at the end
             final = replace(
                 bench, clients=data, splits=splits, options={**bench.options, "evaluate": last},
-                folder=folder and folder / "winners", keep=True,
+                folder=folder and folder / "winners", keep=True,  # with their models
             )  # fmt: skip
             with Crew(final, workers) as crew:
                 job.test(tuning, crew)
@@ -171,8 +187,15 @@ def tune(
         )  # fmt: skip
         raise Interrupted(f"Stopped; {kept}.") from None
     if folder is not None:
-        tuning.save(folder)
+        _keep(tuning, folder)
     return tuning
+
+
+def _keep(tuning: Tuning, folder: Path) -> None:
+    from fedsub.study.tuning import kept
+
+    tuning.save(folder)
+    kept.write(tuning, folder)
 
 
 @dataclass
@@ -271,6 +294,10 @@ class _Search:
         done = run_all(crew, [job for _, job in jobs], self.watch, "Winners")
         for label in tuning.chosen:
             tuning.tested[label] = [done[job.name] for _, job in jobs if job.label == label]
+        for job in (job for _, job in jobs):
+            if (result := done[job.name].result) is not None:  # which came without its data, perhaps from elsewhere
+                result.objective = partial(crew.bench.objective_of, job.seed)
+                result.problem = Problem.bind(result.objective(), crew.bench.clients) if result.params else None
 
 
 def _how(own: dict[str, list[space.Axis]], search: Any, trials: int | None) -> tuple[str, int | None]:
@@ -345,8 +372,6 @@ def _check(workers: Any, trials: Any, search: Any, seed: Any, rounds: Any, optio
 
 def _open(folder: Path, resume: bool, content: dict[str, Any]) -> None:
     """Take a directory: an empty one, or one of an earlier search if it is to go on."""
-    if folder.is_file():
-        raise ConfigError(f"{folder} is a file, not a directory; choose another.")
     if folder.exists() and any(folder.iterdir()):
         if not (folder / FILE).exists():
             raise ConfigError(f"{folder} is not empty and holds no search of fedsub tune; choose another directory.")
@@ -355,9 +380,11 @@ def _open(folder: Path, resume: bool, content: dict[str, Any]) -> None:
                 f"{folder} holds a search already; go on with it by resume=True (--resume), or choose another "
                 "directory."
             )
-    with writing(folder):
-        for part in ("trials", "winners"):
-            (folder / part).mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):
-                remove_temporaries(folder / part)
-    write_atomic(folder / FILE, dump({"format": "fedsub-tune", "version": 1, **content}, indent=2))
+    for part in ("trials", "winners"):
+        make_folder(folder / part)
+        with suppress(OSError):
+            remove_temporaries(folder / part)
+    write_atomic(
+        folder / FILE,
+        dump({"format": "fedsub-tune", "version": 1, **content, "made_with": {**versions(), **provenance()}}, indent=2),
+    )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fedsub.errors import MissingExtra
+from fedsub.errors import lacking
 from fedsub.study.tuning.space import Axis, Candidate, Values
 
 
@@ -19,9 +19,7 @@ class Studies:
         try:
             import optuna
         except ImportError as error:
-            raise MissingExtra(
-                'optuna is not installed; run: pip install "fedsub[tune]", or use search="random" (--search random).'
-            ) from error
+            raise lacking('optuna (search="random", --search random, does without)', "tune") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._axes = axes
         self._studies: dict[str, Any] = {

@@ -13,22 +13,28 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fedsub.data.clients import Clients
 from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
+from fedsub.disk.seal import check_seal, sealed
 from fedsub.errors import CheckpointError, DataError, RunError
-from fedsub.method.training import Algorithm
+from fedsub.method.training import Algorithm, shared_options
 from fedsub.objective.objective import Objective, of_seed
-from fedsub.running.result import Target, better
-from fedsub.running.run import Interrupted, run, run_config
+from fedsub.round.predict import Values
+from fedsub.running.result import Result, Target, better
+from fedsub.running.run import Interrupted, finished_result, run, run_config
 from fedsub.study.comparing import slug
 
 FORMAT, VERSION = "fedsub-trial", 1
+RECORD = ("seed", "rounds", "history", "final", "failure", "seconds", "engine")  # what of a trial its file holds
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ class Job:
 
 @dataclass
 class Trial:
-    """What came of one. ``history`` has the evaluated rounds; ``failure`` says why it did not end."""
+    """What came of one. ``history`` has the evaluated rounds; ``failure`` says why it did not end; ``name`` is that of
+    its record, and of the run's directory if there is one."""
 
     seed: int
     rounds: int
@@ -86,6 +93,16 @@ class Trial:
     failure: str | None = None
     seconds: float = 0.0
     engine: str = ""
+    name: str = ""
+    result: Result | None = field(default=None, repr=False, compare=False)  # of a winner: its run, with the model
+
+    def module(self, module: nn.Module | Objective | None = None) -> nn.Module:
+        """The trained module of a winner, as `Result.module` gives it; other trials keep none."""
+        if self.result is None:
+            raise RunError(
+                f"This trial kept no model: {self.failure or 'only those of the winners are kept, in tuning.tested'}."
+            )
+        return self.result.module(module)
 
     def loss(self, split: str) -> float:
         """The loss on a split at the end; nan if the trial failed."""
@@ -100,10 +117,15 @@ class Trial:
         """What the loss is called: "ce" for a cross-entropy, else "loss"."""
         return "ce" if any("ce" in measured for measured in self.final.values()) else "loss"
 
-    def best(self, split: str, kind: str | None = None) -> tuple[int, float]:
-        """(round, value) of the evaluated round with the best loss, or ``kind``; the untrained model does not count."""
+    def best(
+        self, split: str, kind: str | None = None, directions: Mapping[str, str] | None = None
+    ) -> tuple[int, float]:
+        """(round, value) of the evaluated round with the best loss, or ``kind``; the untrained model does not count.
+
+        ``directions``: which values of metrics of the user's own are better.
+        """
         name = f"{split}.{kind or self.kind}"
-        sign = -1 if better(name) == "higher" else 1
+        sign = -1 if better(name, directions) == "higher" else 1
         found = [
             (sign * r[name], r["round"])
             for r in self.history
@@ -137,17 +159,20 @@ def perform(bench: Bench, job: Job) -> Trial:
             warnings.simplefilter("ignore", UserWarning)  # a method that the batched engine cannot train: serial
             result = run(
                 job.method, bench.objective_of(job.seed), bench.clients, splits=dict(bench.splits), seed=job.seed,
-                rounds=job.rounds, out=out, resume=out is not None, **bench.options,
+                rounds=job.rounds, out=out, resume=out is not None,
+                **shared_options(job.method, bench.options),
             )  # fmt: skip
         history = [r for r in result.history if any("." in name for name in r)]
-        trial = Trial(job.seed, job.rounds, history, result.final, None, result.seconds, result.engine)
+        trial = Trial(job.seed, job.rounds, history, result.final, None, result.seconds, result.engine, job.name)
+        trial.result = _kept(result, bench)
     except RunError as error:
         if isinstance(error, Interrupted) or isinstance(error.__cause__, OSError):
             raise  # a full disk would stop the others too
-        trial = Trial(job.seed, job.rounds, failure=str(error), seconds=time.perf_counter() - begin)
+        trial = Trial(job.seed, job.rounds, failure=str(error), seconds=time.perf_counter() - begin, name=job.name)
     if file is not None:
         content = {"format": FORMAT, "version": VERSION, "id": job.id, "method": job.label}
-        write_atomic(file, dump({**content, "settings": job.method.describe(), **vars(trial)}))
+        record = {name: value for name, value in vars(trial).items() if name in RECORD}
+        write_atomic(file, dump(sealed({**content, "settings": job.method.describe(), **record})))
     if out is not None and trial.failure is None and not bench.checkpoints:
         shutil.rmtree(RunDir(out).checkpoints, ignore_errors=True)
     return trial
@@ -156,12 +181,31 @@ def perform(bench: Bench, job: Job) -> Trial:
 def read(bench: Bench, job: Job) -> Trial | None:
     """The record of a trial that was finished before."""
     file = bench.record(job)
-    if file is None or not file.exists():
-        return None
+    return None if file is None or not file.exists() else read_record(file, job.id)
+
+
+def read_record(file: Path, identity: str | None = None) -> Trial:
+    """A trial from its file, refused if it has another identity."""
     try:
+        check_seal(read_json(file))
         (content,) = JsonLines.read(file)  # a line, so that NaN and infinity are read back as numbers
-        if content["format"] != FORMAT or content["version"] != VERSION or content["id"] != job.id:
+        if content["format"] != FORMAT or content["version"] != VERSION or identity not in (None, content["id"]):
             raise ValueError("it is of another trial or version")
-        return Trial(**{name: content[name] for name in Trial.__dataclass_fields__})
+        trial = Trial(**{name: content[name] for name in RECORD}, name=file.stem)
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise CheckpointError(f"{file} is damaged ({error}); delete it to train that trial again.") from error
+    if trial.failure is None and (run := file.with_suffix("")).is_dir():  # of a winner
+        trial.result = finished_result(run)
+    return trial
+
+
+def _kept(result: Result, bench: Bench) -> Result | None:
+    """A winner's run, small enough to come from another process: its data are not part of it."""
+    if not bench.keep:
+        return None
+    if result.path is not None:
+        return replace(result, problem=None, params={}, personal=None)
+    own = result.personal
+    if own is not None:
+        own = replace(own, kept=Values({f"{own.slot}/{n}": own.kept.tensors[f"{own.slot}/{n}"] for n in own.names}))
+    return replace(result, problem=None, personal=own)

@@ -73,7 +73,9 @@ class Crew(AbstractContextManager):
                 if self.watch is not None:
                     self._said = context.Queue()
                     threading.Thread(target=self._listen, daemon=True).start()
-                self._pool = ProcessPoolExecutor(self.workers, context, _begin, (self.bench, self._said, loaded()))
+                self._pool = ProcessPoolExecutor(
+                    self.workers, context, _begin, (Files(loaded()), self.bench, self._said)
+                )
             futures = {self._pool.submit(_work, job): job for job in jobs}
         for future in as_completed(futures):
             yield futures[future], future.result()
@@ -135,7 +137,20 @@ _bench: Bench | None = None
 _said: Any = None
 
 
-def _begin(bench: Bench, said: Any = None, files: Mapping[str, Path] | None = None) -> None:
+class Files:
+    """Files of the user's own, imported where this is unpickled: before the objects of their classes behind it."""
+
+    def __init__(self, files: Mapping[str, Path]):
+        for name, file in files.items():
+            with suppress(Exception):  # one that nothing needs must not end the worker
+                import_file(file, name)
+        self.files = files
+
+    def __reduce__(self) -> Any:
+        return Files, (self.files,)
+
+
+def _begin(files: Files, bench: Bench, said: Any = None) -> None:
     """In a new worker process."""
     global _bench, _said
     import torch
@@ -145,9 +160,6 @@ def _begin(bench: Bench, said: Any = None, files: Mapping[str, Path] | None = No
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _bench, _said = bench, said
-    for name, file in (files or {}).items():  # methods of the user's own come from there
-        with suppress(Exception):  # one that no method needs must not end the worker
-            import_file(file, name)
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,21 @@
+"""Secure sums: what clients send is added without being seen.
+
+`setting` is what all agree on; `client` and `server` are two state machines that exchange bytes (`wire`); `driver` has
+them talk in one process. `ring` and `quantise` are the numbers, `keys`, `ciphers`, `masks`, `shamir` and `graph` the
+machinery, `union` and `rows` what a round over submodels needs besides. The page is docs/secure_sum.md.
+"""
+
+from fedsub.secure.client import SecureClient
+from fedsub.secure.driver import Faulty, Network, Perfect, run_protocol
+from fedsub.secure.graph import degree_and_threshold
+from fedsub.secure.quantise import Quantiser
+from fedsub.secure.ring import Segment
+from fedsub.secure.rows import RowRule
+from fedsub.secure.server import SecureServer, Summed
+from fedsub.secure.setting import Setting
+from fedsub.secure.union import private_union, secure_counts
+
+__all__ = [
+    "Faulty", "Network", "Perfect", "Quantiser", "RowRule", "SecureClient", "SecureServer", "Segment", "Setting",
+    "Summed", "degree_and_threshold", "private_union", "run_protocol", "secure_counts",
+]  # fmt: skip

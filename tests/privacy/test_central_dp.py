@@ -117,7 +117,7 @@ def test_a_round_in_which_nobody_came_is_noised_too() -> None:
 def test_lost_and_refusing_clients_only_shrink_the_sum() -> None:
     everyone = train(method(fs.CentralDP(clip=0.3, noise=0.0), per_round=None), rounds=1, lost=0.7)
     assert 0 < everyone.history[1]["lost"] < 12
-    objective, clients = world()
+    objective, _ = world()
     start = {name: value.detach() for name, value in objective.module.named_parameters()}
     length = sum(float((everyone.params[n] - start[n]).square().sum()) for n in start) ** 0.5
     assert length <= 0.3 * (12 - everyone.history[1]["lost"]) / 12

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -36,7 +38,8 @@ def test_its_distribution_is_that_of_eager_noise(walks: Walks) -> None:
     assert stats.kstest(late, "norm").pvalue > 0.01
     assert stats.kstest(walks.rows(0, rows, 4, 77, 78).ravel(), "norm").pvalue > 0.01
     eager = np.random.default_rng(0).normal(size=(100, 10_000)).sum(0) / 10
-    assert stats.ks_2samp(late, eager).pvalue > 0.01
+    two: Any = stats.ks_2samp(late, eager)
+    assert two.pvalue > 0.01
     parts = [walks.rows(0, rows, 4, a, b).ravel() / (b - a) ** 0.5 for a, b in ((5, 30), (30, 31), (31, 105))]
     correlation = np.corrcoef(parts)[np.triu_indices(3, 1)]
     assert np.abs(correlation).max() < 4 / 100
@@ -64,7 +67,9 @@ def test_chacha_gives_the_block_of_rfc_8439() -> None:
         "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
     )
     assert blocks(bytes(range(32)), place).tobytes().hex() == expected
-    many = blocks(bytes(range(32)), np.repeat(place, 3, 1) + np.array([[0, 1, 0]], np.uint32) * (np.arange(4) == 0)[:, None])
+    many = blocks(
+        bytes(range(32)), np.repeat(place, 3, 1) + np.array([[0, 1, 0]], np.uint32) * (np.arange(4) == 0)[:, None]
+    )
     assert many[0].tobytes() == many[2].tobytes() != many[1].tobytes()
 
 

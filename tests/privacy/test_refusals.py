@@ -1,4 +1,4 @@
-"""Every part, average, sampler, server and codec beside differential privacy: it works, or it is refused with a reason."""
+"""Every part, average, sampler, server and codec beside differential privacy works, or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from noisy import method, train
 
 import fedsub as fs
-from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 from fedsub.errors import ConfigError, MethodError
+from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 
 CENTRAL, EAGER = fs.CentralDP(clip=0.5, noise=1.0), fs.CentralDP(clip=0.5, noise=1.0, eager=True)
 LOCAL = fs.LocalDP(clip=0.5, noise=2.0)
@@ -22,7 +22,11 @@ REFUSED: dict[str, tuple[str, tuple[fs.Part, ...], dict[str, Any]]] = {
     "by size": ("coin of its own", (CENTRAL,), {"sampler": samplers.BySize(4)}),
     "power of choice": ("coin of its own", (CENTRAL,), {"sampler": samplers.PowerOfChoice(2, 4)}),
     "bandit": ("coin of its own", (CENTRAL,), {"sampler": samplers.UCB(4)}),
-    "available": ("coin of its own", (CENTRAL,), {"sampler": samplers.Available(samplers.Poisson(4), samplers.Random(0.5))}),
+    "available": (
+        "coin of its own",
+        (CENTRAL,),
+        {"sampler": samplers.Available(samplers.Poisson(4), samplers.Random(0.5))},
+    ),
     "samples": ("weighting='clients'", (CENTRAL,), {"average": fs.OverClients("samples")}),
     "unbiased": ("weighting='clients'", (CENTRAL,), {"average": fs.OverHolders("unbiased")}),
     "sampled heat": ("divides by who came", (CENTRAL,), {"average": fs.OverSampledHolders("clients")}),
@@ -136,7 +140,13 @@ def test_words() -> None:
     )  # fmt: skip
     assert made.parts[-1] == fs.CentralDP(0.5, None, 8.0, 1e-6, "pld", public_heat=True)
     assert fs.methods.fedavg(dp="local:clip=1,noise=4").parts == (fs.LocalDP(1.0, 4.0),)
-    for wrong in ("global:clip=1", "central:clip=x", "central:clop=1", "central:clip=1,noise=1,eager=7", "central:clip"):
+    for wrong in (
+        "global:clip=1",
+        "central:clip=x",
+        "central:clop=1",
+        "central:clip=1,noise=1,eager=7",
+        "central:clip",
+    ):
         with pytest.raises((MethodError, ConfigError), match=r"dp|clip"):
             fs.methods.fedavg(dp=wrong)
 

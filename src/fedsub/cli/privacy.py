@@ -12,7 +12,9 @@ from fedsub.cli.commands import Json, examples
 from fedsub.errors import ConfigError
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Differential privacy: plan a run, see what one has spent, attack one."
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Differential privacy: plan a run, see what one has spent, attack one.",
 )
 
 

@@ -216,7 +216,9 @@ def dp(text: str | Part | None) -> Part | None:
         return text
     kind, _, rest = str(text).partition(":")
     if not isinstance(text, str) or kind not in PRIVACY:
-        raise MethodError(f"dp must be an object, or one of {', '.join(PRIVACY)}; got {text!r}: {nearest(kind, PRIVACY)}")
+        raise MethodError(
+            f"dp must be an object, or one of {', '.join(PRIVACY)}; got {text!r}: {nearest(kind, PRIVACY)}"
+        )
     known = {field.name: field.default for field in fields(PRIVACY[kind])}
     given: dict[str, Any] = {}
     for item in filter(None, rest.split(",")):

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedsub.checks import check_number
-from fedsub.errors import MethodError
+from fedsub.checks import check_positive
 from fedsub.privacy.accounting import check_accountant, check_delta, epsilon
 from fedsub.privacy.spending import Spend
 
@@ -26,9 +25,8 @@ class Budget:
     accountant: str = "rdp"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.epsilon, float) and self.epsilon == math.inf):
-            if check_number("epsilon of Budget", self.epsilon) <= 0:
-                raise MethodError(f"epsilon of Budget must be above 0, got {self.epsilon!r}.")
+        if self.epsilon != math.inf:
+            check_positive("epsilon of Budget", self.epsilon)
         check_delta(self.delta)
         check_accountant(self.accountant)
 

@@ -26,6 +26,7 @@ from fedsub.round.server import ServerHalf
 from fedsub.round.transport import play
 from fedsub.trees import Tree
 
+
 class Trainer(Trains):
     """A server and clients in one process. ``scratch`` is a folder for what clients keep, if memory is too small."""
 

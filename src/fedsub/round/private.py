@@ -205,5 +205,3 @@ def spending(
         return NoisedSums(method, part, population, params, names, average, seed=seed, rounds=rounds)
     assert isinstance(part, LocalDP)
     return OfClients(part, tuple(getattr(average, "spends", ())), len(population))
-
-

@@ -4,9 +4,9 @@ Canaries are clients made to be seen: each has a row that nobody else holds and 
 as it may be, all of it in that row. A coin decides for each whether it is in the population at all. One run is
 trained, by the machinery that trains every other run, and an attacker who knows all but the coins guesses them from the
 rows: those that went furthest its way were there, those that went furthest the other way were not; in the middle it
-does not guess. By T. Steinke,
-M. Nasr and M. Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, Theorem 5.2, so many correct guesses
-would be unlikely if training were (ε, δ)-private for a small ε: the largest ε that is refuted is a lower bound.
+does not guess. So many correct guesses would be unlikely if training were (ε, δ)-private for a small ε: the largest ε
+that is refuted is a lower bound (T. Steinke, M. Nasr and M. Jagielski, "Privacy Auditing with One (1) Training Run",
+NeurIPS 2023, Theorem 5.2).
 
 It bounds from below what the accountant bounds from above. A bound above the accountant's is a bug; one far below it is
 no proof of safety.
@@ -41,7 +41,7 @@ CLIP = 1e-3  # rows stay near 0, where the gradient of the loss has the same siz
 
 @dataclass(frozen=True)
 class Audit:
-    """``lower``: the largest ε that is refuted at this confidence; ``upper``: the accountant's, infinite without noise."""
+    """``lower``: the largest ε that is refuted at this confidence; ``upper``: the accountant's, which may be infinite."""
 
     lower: float
     upper: float
@@ -115,7 +115,9 @@ def refuted(canaries: int, guesses: int, correct: int, delta: float, confidence:
         low, high = high, 2 * high
     while high - low > 1e-6:
         middle = (low + high) / 2
-        low, high = (middle, high) if chance(canaries, guesses, correct, middle, delta) <= 1 - confidence else (low, middle)
+        low, high = (
+            (middle, high) if chance(canaries, guesses, correct, middle, delta) <= 1 - confidence else (low, middle)
+        )
     return low
 
 

@@ -76,7 +76,7 @@ class CentralDP(BoundedUpdate):
         if not isinstance(method.sampler, Poisson | Everyone):
             raise MethodError(
                 f"CentralDP counts on each client taking part by a coin of its own; {type(method.sampler).__name__} "
-                'draws otherwise, and its privacy is not what is computed. Use Poisson(clients_per_round) '
+                "draws otherwise, and its privacy is not what is computed. Use Poisson(clients_per_round) "
                 '(sampler="poisson"), or everyone (clients_per_round=None).'
             )
         super().check(method)
@@ -119,5 +119,9 @@ class CentralDP(BoundedUpdate):
             raise MethodError(
                 f"{type(other).__name__} changes what CentralDP has clipped, so that it may be longer than clip; put "
                 "it before CentralDP"
-                + (", which a codec cannot be: use TopK(feedback=False) or RandomK(feedback=False, scale=False)." if other.codec else ".")
+                + (
+                    ", which a codec cannot be: use TopK(feedback=False) or RandomK(feedback=False, scale=False)."
+                    if other.codec
+                    else "."
+                )
             )

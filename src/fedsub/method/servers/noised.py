@@ -16,7 +16,7 @@ from fedsub.trees import Tree, add_rows, put_rows, take_rows
 
 UNTIL = "noised"  # the round up to which a row has its noise
 
-# The mean's share of the noise of some rows of a table, for the rounds from `since` to one: (table, rows, since, round).
+# What the mean has of the noise of some rows, for the rounds after `since` up to one: (table, rows, since, round).
 Owed = Callable[[str, Tensor, Tensor, int], Tensor]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from noisy import method, train
+from noisy import method, train, world
 from scipy import optimize, stats
 
 import fedsub as fs
@@ -146,3 +147,25 @@ def test_epsilon_is_in_the_records() -> None:
     assert rounds == [0, 2, 4, 6]
     assert spent[0] == 0
     assert spent == sorted(spent)
+
+
+def test_a_model_that_is_trained_further_brings_what_it_spent(tmp_path: Path) -> None:
+    made = method(fs.CentralDP(clip=0.3, noise=1.0, epsilon=6.0))
+    first = train(made, rounds=3, out=tmp_path / "first")
+    most = most_rounds(1.0, 6.0)
+    for start in (first, tmp_path / "first"):
+        second = train(made, rounds=20, start=start)
+        assert second.history[-1]["round"] == most - 3
+        whole = Spend.gaussian("", 1.0, rate=4 / 12, times=most)
+        assert second.privacy["epsilon"] == pytest.approx(epsilon([whole], 1e-5))
+        assert any("counts here too" in said for said in second.events)
+    # The same seed gives other noise and other cohorts than those that the first rounds had.
+    quiet = method(fs.CentralDP(clip=1e-9, noise=1e9))
+    a = train(quiet, rounds=1)
+    b = train(quiet, rounds=1, start=a)
+    objective, _ = world()
+    places = [objective.module.get_parameter("emb.weight").detach(), *(r.params["emb.weight"] for r in (a, b))]
+    one, other = ((y - x).flatten().numpy() for x, y in itertools.pairwise(places))
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.4
+    plain = train(method(), rounds=1)
+    assert any("was not private" in said for said in train(made, rounds=1, start=plain).events)

@@ -152,7 +152,7 @@ def spent(
 
 
 def _runs(directory: Path) -> list[Path]:
-    from fedsub.running.session import PRIVACY
+    from fedsub.running.start import PRIVACY
 
     runs = [path.parent for path in (directory / PRIVACY, *sorted(directory.glob(f"*/{PRIVACY}"))) if path.is_file()]
     if not runs:
@@ -165,14 +165,13 @@ def _runs(directory: Path) -> list[Path]:
 
 def _spent(path: Path) -> dict[str, Any]:
     from fedsub.privacy.accounting import epsilon
-    from fedsub.privacy.spending import Spend
-    from fedsub.running.session import PRIVACY
+    from fedsub.privacy.spending import spends_of
+    from fedsub.running.start import PRIVACY
 
     file = path / PRIVACY
     try:
         one = json.loads(file.read_bytes())
-        spends = [Spend(**spend) for spend in one["spends"]]
-        return {**one, "epsilon": epsilon(spends, one["delta"], one["accountant"])}
+        return {**one, "epsilon": epsilon(spends_of(one), one["delta"], one["accountant"])}
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise ConfigError(
             f"{file} is damaged ({err}); the next checkpoint of the run (fedsub resume) writes it again."

@@ -7,7 +7,9 @@ private (heat, perturbed row sets, the rounds of training) says what it spends, 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedsub.checks import check_number, check_share, check_whole
 from fedsub.errors import MethodError
@@ -63,3 +65,8 @@ class Spend:
     def __mul__(self, count: int) -> Spend:
         """The same mechanism, that many times as often."""
         return replace(self, times=self.times * count)
+
+
+def spends_of(described: Mapping[str, Any]) -> tuple[Spend, ...]:
+    """What a run's result or its privacy.json says was spent."""
+    return tuple(Spend(**spend) for spend in described.get("spends", ()))

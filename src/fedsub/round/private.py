@@ -50,6 +50,10 @@ class Spending:
     def played(self, cohort: Cohort) -> None:
         """A round is about to begin with these clients."""
 
+    def after(self, earlier: tuple[Spend, ...]) -> None:
+        """Training begins with a model for which that was spent already."""
+        self.before = (*self.before, *earlier)
+
     @property
     def epsilon(self) -> float:
         return self.budget.spent(self.spends())
@@ -111,6 +115,7 @@ class NoisedSums(Spending):
         self.rate, self.population, self.names, self.average = self.expected / able, population, names, average
         self.numbers = {name: place for place, name in enumerate(params)}
         self.params, self.seed = params, seed
+        self.offset = 0  # rounds that were played before this run
         chosen = part.resolved(rounds, self.rate, self.before).noise
         # Kept in checkpoints: a run that is trained further goes on with the noise it began with.
         self.noise, self.rounds = torch.tensor(chosen, dtype=torch.float64), torch.zeros((), dtype=torch.int64)
@@ -142,6 +147,11 @@ class NoisedSums(Spending):
     def played(self, cohort: Cohort) -> None:
         self.rounds.add_(1)
 
+    def after(self, earlier: tuple[Spend, ...]) -> None:
+        super().after(earlier)
+        # Neither noise nor cohorts of those rounds may come again, though the seed be the same.
+        self.offset += sum(spend.times for spend in earlier if spend.kind == "gaussian")
+
     @property
     def cohorts(self) -> int:
         """The seed by which clients are drawn."""
@@ -170,6 +180,7 @@ class NoisedSums(Spending):
     def _noise(self, name: str, rows: Tensor | None, since: np.ndarray | int, until: int) -> Tensor:
         """Noise of a sum over some rounds: of rows of a table, or of a whole parameter."""
         like, number = self.params[name], self.numbers[name]
+        since, until = since + self.offset, until + self.offset
         if rows is None:
             assert isinstance(since, int)
             drawn = self.walks.dense(number, like.numel(), since, until).reshape(like.shape)

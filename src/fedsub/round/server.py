@@ -73,7 +73,8 @@ class ServerHalf:
 
     def choose(self, number: int, ask: Probe) -> Cohort:
         """Who takes part; the sampler may ask clients for their loss."""
-        cohort = self.sampler.select(number, self.noised.cohorts if self.noised is not None else self.seed, ask)
+        seed, nth = (self.seed, number) if self.noised is None else (self.noised.cohorts, number + self.noised.offset)
+        cohort = self.sampler.select(nth, seed, ask)
         if self.private is not None:
             self.private.played(cohort)
         if not len(cohort):

@@ -118,6 +118,8 @@ def run(
             session.event(ready.reason)
             if ready.fallback and engine == "batched":
                 warnings.warn(ready.reason, stacklevel=2)
+            for sentence in begin.count(ready.trainer) if begin is not None else ():
+                session.event(sentence)
             if begin is not None and session.restored is None:
                 for sentence in begin.carry(ready.trainer, method, rows):
                     session.event(sentence)

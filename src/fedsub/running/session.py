@@ -25,8 +25,8 @@ from fedsub.round.private import EPSILON
 from fedsub.running import going_on, keep
 from fedsub.running.now import Now
 from fedsub.running.result import Result, Target, divergence
+from fedsub.running.start import PRIVACY
 
-PRIVACY = "privacy.json"  # what was spent up to the newest checkpoint; rounds behind it are played again alike
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
 
 

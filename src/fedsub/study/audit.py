@@ -41,7 +41,7 @@ CLIP = 1e-3  # rows stay near 0, where the gradient of the loss has the same siz
 
 @dataclass(frozen=True)
 class Audit:
-    """``lower``: the largest ε that is refuted at this confidence; ``upper``: the accountant's, which may be infinite."""
+    """``lower``: the largest ε that is refuted at this confidence; ``upper``: the accountant's, perhaps infinite."""
 
     lower: float
     upper: float

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dp_accounting as dp
@@ -16,12 +17,18 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from noisy import method, train, world
 from scipy import optimize, stats
+from worlds import trainer_for
 
 import fedsub as fs
 from fedsub.errors import MethodError
+from fedsub.node import Node, serve
+from fedsub.node.share import only
+from fedsub.objective.population import Population
+from fedsub.objective.problem import Problem
 from fedsub.privacy.accounting import calibrate, epsilon
 from fedsub.privacy.budget import Budget
 from fedsub.privacy.spending import Spend
+from fedsub.testing import _data, _Direct, _objective
 
 TRAINING = Spend.gaussian("training", 0.8, rate=0.01, times=400)
 
@@ -169,3 +176,26 @@ def test_a_model_that_is_trained_further_brings_what_it_spent(tmp_path: Path) ->
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.4
     plain = train(method(), rounds=1)
     assert any("was not private" in said for said in train(made, rounds=1, start=plain).events)
+
+
+def test_a_server_of_nodes_stops_as_well() -> None:
+    """And whoever plays a round past the end by hand is refused."""
+    clients = _data()
+    objective = _objective({name: space.size for name, space in clients.spaces.items()})
+    population = Population.of(Problem.bind(objective, clients))
+    params = {n: p.detach().clone() for n, p in objective.module.named_parameters()}
+    made = method(fs.CentralDP(clip=0.3, noise=2.0, epsilon=3.0), per_round=3)
+    most = most_rounds(2.0, 3.0, 3 / 7)
+    with TemporaryDirectory() as folder:
+        channels = {
+            k: _Direct(Node(only(clients, k), _objective, made, k, Path(folder) / str(k))) for k in range(len(clients))
+        }
+        served = serve(made, params, population, channels, rounds=most + 3)
+    assert len(served.reports) == most
+    assert f"Stopped before round {most + 1}" in served.stopped
+    trainer = trainer_for(method(fs.CentralDP(clip=0.3, noise=1.0, epsilon=4.0)), *world(), "serial")
+    ends = most_rounds(1.0, 4.0)
+    for number in range(1, ends + 1):
+        trainer.round(number)
+    with pytest.raises(MethodError, match="would go past"):
+        trainer.round(ends + 1)

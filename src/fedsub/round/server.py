@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fedsub.errors import NoUsableClient
+from fedsub.errors import MethodError, NoUsableClient
 from fedsub.method.groups import Cohort
 from fedsub.method.patterns import check_patterns
 from fedsub.method.slots import Method, Probe
@@ -73,6 +73,8 @@ class ServerHalf:
 
     def choose(self, number: int, ask: Probe) -> Cohort:
         """Who takes part; the sampler may ask clients for their loss."""
+        if self.private is not None and (spent := self.private.stops(number)):
+            raise MethodError(spent)
         seed, nth = (self.seed, number) if self.noised is None else (self.noised.cohorts, number + self.noised.offset)
         cohort = self.sampler.select(nth, seed, ask)
         if self.private is not None:

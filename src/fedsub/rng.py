@@ -17,6 +17,7 @@ Array = np.ndarray
 COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER, TIE, AVAILABLE, PHASE, PART, TWIN = range(1, 13)
 PERSONAL = 30
 RANKED, NEGATIVE = range(50, 52)  # clients that get lists of items, and the negatives in them
+HEAT = 60  # private answers about who holds what
 COIN, TERM, REFRESH = range(40, 43)  # the mixture's coin, a client's term, when the reference point moves
 NOISE, LOCAL_NOISE, CANARY = range(70, 73)  # of differential privacy: at the server, at clients; audits
 

@@ -27,6 +27,7 @@ from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.privacy.accounting import calibrate, epsilon
 from fedsub.privacy.budget import Budget
+from fedsub.privacy.heat import CentralHistogram, RandomizedResponse
 from fedsub.privacy.spending import Spend
 from fedsub.testing import _data, _Direct, _objective
 
@@ -199,3 +200,22 @@ def test_a_server_of_nodes_stops_as_well() -> None:
         trainer.round(number)
     with pytest.raises(MethodError, match="would go past"):
         trainer.round(ends + 1)
+
+
+def test_private_heat_is_spent_from_the_same_budget() -> None:
+    heat = CentralHistogram(1.0, rows=30)
+    made = method(fs.CentralDP(clip=0.3, noise=4.0, epsilon=9.0), average=fs.OverHolders("clients", heat=heat))
+    result = train(made, rounds=3)
+    first, training = result.privacy["spends"]
+    assert training["times"] == 3
+    asked = epsilon([Spend(**first)], 1e-5)
+    assert asked == pytest.approx(1.0)
+    alone = epsilon([Spend.gaussian("training", 4.0, rate=4 / 12, times=3)], 1e-5)
+    assert result.privacy["epsilon"] == pytest.approx(asked + alone)
+    assert result.history[0]["privacy.epsilon"] == pytest.approx(asked)  # before the first round
+    dear = fs.CentralDP(clip=0.3, noise=4.0, epsilon=asked - 1e-3)
+    with pytest.raises(MethodError, match="spent before"):
+        train(method(dear, average=fs.OverHolders("clients", heat=heat)), rounds=3)
+    bits = RandomizedResponse(1.0)  # one for each bit: of a whole row set there is no bound
+    with pytest.raises(MethodError, match="ε without bound"):
+        train(method(dear, average=fs.OverHolders("clients", heat=bits)), rounds=3)

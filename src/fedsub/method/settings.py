@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+import numpy as np
+
 from fedsub.method.part import Part
 from fedsub.method.schedules import Schedule
 from fedsub.method.slots import Local, Sampler, Server
+from fedsub.privacy.heat import PrivateHeat
 
 
 class Common(TypedDict, total=False):
@@ -48,6 +51,8 @@ class Common(TypedDict, total=False):
     groups: dict[str, dict[str, float]] | None  # by pattern: lr, weight_decay, server_lr, temper, …
 
 
+Heat = str | PrivateHeat | dict[str, np.ndarray] | None  # of an average over holders; see `spelling.heat`
+
 DEFAULTS = Common(
     lr=0.1, local_steps=10, local_epochs=None, batch_size=5, clients_per_round=50, server_lr=None, batches="shuffled",
     replacement=False, solver="sgd", momentum=0.0, weight_decay=0.0, clip_norm=None, schedule=None, mu=0.0,
@@ -56,4 +61,4 @@ DEFAULTS = Common(
     tau=1e-3, sparse_server=False, iterates=None, dp=None, codec=None, sampler="uniform", groups=None,
 )  # fmt: skip
 
-OBJECTS = (Local, Part, Sampler, Schedule, Server)  # what no file can write
+OBJECTS = (Local, Part, Sampler, Schedule, Server, PrivateHeat, dict[str, np.ndarray])  # what no file can write

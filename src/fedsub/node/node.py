@@ -16,6 +16,7 @@ from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.part import Start
 from fedsub.method.slots import Method
+from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.share import alone
 from fedsub.node.store import Store
@@ -63,6 +64,9 @@ class Node:
         self.counts = {name: len(self.held[name]) for name in self.problem.spaces}
         self.store = Store(Path(folder))
         self.memory = ClientState.of(method.parts, self.problem, self.params)
+        self.heat = heat.Answering(
+            heat.private_heat(method), {s: own.spaces[s] for s in dict.fromkeys(self._tables.values())}, folder
+        )
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None
         self._invited: int | None = None  # the round of the last invitation
@@ -124,10 +128,12 @@ class Node:
         return np.zeros(len(numbers), np.int64)
 
     def answer(self, data: bytes) -> bytes:
-        """Answer an invitation with the rows that are wanted, and a downlink with what came of it."""
+        """Answer an invitation with the wanted rows, a downlink with what came of it, and a question of heat."""
         if self.letters is None or self.half is None:
             raise WireError("This node has not joined a run yet; send its hello and take the welcome first.")
         message = wire.read(data)
+        if message.kind == wire.ASK_HEAT:
+            return self.heat.answer(message, self.letters.run, self.number)
         if message.kind == wire.INVITE:
             wire.check(message, {}, run=self.letters.run, client=self.number)
             self._invited = message.round

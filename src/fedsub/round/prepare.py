@@ -46,7 +46,7 @@ class Trainer(Trains):
         rounds: int | None = None,
     ):
         self.problem, self.method, self.params, self.engine = problem, method, params, engine
-        population = Population.of(problem)
+        population = Population.of(problem, seed)
         self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
         self.memory = ClientState.of(method.parts, problem, params, scratch)
         self.memory.fill(method.parts, origin_in(problem, params, seed))
@@ -131,4 +131,5 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
         workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
     )  # fmt: skip
-    return Prepared(trainer, choice.reason, choice.plan.columns, choice.fallback)
+    notes = getattr(trainer.server.average, "notes", ())
+    return Prepared(trainer, choice.reason, choice.plan.columns, choice.fallback, tuple(notes))

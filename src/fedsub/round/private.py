@@ -55,6 +55,11 @@ class Spending:
         self.before = (*self.before, *earlier)
 
     @property
+    def told_before(self) -> str:
+        """What was spent before the first round, for a sentence."""
+        return f" (spent before: {'; '.join(f'{s.what}, {s}' for s in self.before)})" if self.before else ""
+
+    @property
     def epsilon(self) -> float:
         return self.budget.spent(self.spends())
 
@@ -84,7 +89,9 @@ class OfClients(Spending):
         self.took = torch.zeros(clients, dtype=torch.int32)
         self.most = self.budget.times(part.spend(1), before)
         if not self.most:
-            raise MethodError(f"epsilon={self.budget.epsilon:g} does not admit a single round; raise it, or noise.")
+            raise MethodError(
+                f"epsilon={self.budget.epsilon:g} does not admit a single round{self.told_before}; raise it, or noise."
+            )
 
     def played(self, cohort: Cohort) -> None:
         self.took.index_add_(0, torch.from_numpy(cohort.clients), torch.ones(len(cohort), dtype=torch.int32))
@@ -123,7 +130,7 @@ class NoisedSums(Spending):
         if not self._most(float(self.noise)):
             raise MethodError(
                 f"epsilon={self.budget.epsilon:g} at delta={self.budget.delta:g} does not admit a single round with "
-                f"noise={float(self.noise):g} at rate {self.rate:g}; raise noise or epsilon."
+                f"noise={float(self.noise):g} at rate {self.rate:g}{self.told_before}; raise noise or epsilon."
             )
 
     def _most(self, noise: float) -> int:

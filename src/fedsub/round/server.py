@@ -7,6 +7,7 @@ ask for and what comes back.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ import torch
 from fedsub.errors import MethodError, NoUsableClient
 from fedsub.method.groups import Cohort
 from fedsub.method.patterns import check_patterns
-from fedsub.method.slots import Method, Probe
+from fedsub.method.slots import BoundAverage, Method, Probe
 from fedsub.objective.population import Population
 from fedsub.round.layout import Asked, Layout, Layouts
 from fedsub.round.messages import MODEL, UPDATE, Downlink
@@ -48,9 +49,8 @@ class ServerHalf:
         self, method: Method, population: Population, params: Tree, *, seed: int = 0, rounds: int | None = None
     ):
         self.method, self.population, self.params, self.seed = method, population, params, seed
-        device = next(iter(params.values())).device
+        self._device = device = next(iter(params.values())).device
         check_patterns(method.local.groups, population.names, type(method.local).__name__)
-        self.average = method.average.bind(population, device)
         self.sampler = method.sampler.bind(population.sizes)
         self.rule = method.server.fitted(method.sampler.share(len(population)), rounds)
         self.schema = Schema(method.parts, params, population.tables, self.sampler.reports)
@@ -70,6 +70,11 @@ class ServerHalf:
         self.moved = {name: Moved(len(params[name])) for name in population.tables}
         self.tracking = True  # whether anybody will ask which rows moved
         self._settled = 0  # the last round after which every row was up to date
+
+    @cached_property
+    def average(self) -> BoundAverage:
+        """Fitted when it is first needed: by then a server on its own has asked for private heat."""
+        return self.method.average.bind(self.population, self._device)
 
     def choose(self, number: int, ask: Probe) -> Cohort:
         """Who takes part; the sampler may ask clients for their loss."""
@@ -233,6 +238,8 @@ class ServerHalf:
             table = name.partition("/")[2]
             by_row = table in tables and value.ndim > 0 and len(value) >= rows[tables[table]]
             out[f"server/{name}"] = value, table if by_row else None
+        for name, value in getattr(self.average, "kept", {}).items():  # an average of the user's own need not say
+            out[f"average/{name}"] = value, name
         for part, slots in self.slots.items():
             for slot, tree in slots.items():
                 for name, value in tree.items():

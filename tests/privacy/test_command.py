@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import fedsub as fs
 from fedsub.cli import app
 from fedsub.privacy.accounting import calibrate, epsilon
+from fedsub.privacy.heat import RandomizedResponse
 from fedsub.privacy.spending import Spend
 
 
@@ -62,7 +63,10 @@ def test_what_a_run_has_spent(tmp_path: Path) -> None:
     assert one["epsilon"] == pytest.approx(result.privacy["epsilon"])
     assert one["spends"] == result.privacy["spends"]
     assert "4 × noise 1 at rate 0.3333" in " ".join(call("spent", str(tmp_path / "runs" / "one")).split())
-    assert "holds no privacy.json" in " ".join(call("spent", str(tmp_path), code=2).split())
+    open_ended = fs.OverHolders("clients", heat=RandomizedResponse(1.0))
+    train(method(fs.CentralDP(clip=0.3, noise=1.0), average=open_ended), rounds=1, out=tmp_path / "bits")
+    assert "inf" in call("spent", str(tmp_path / "bits"))  # no bound on a client's answers
+    assert "holds no privacy.json" in " ".join(call("spent", str(tmp_path / "none"), code=2).split())
     (tmp_path / "runs" / "one" / "privacy.json").write_text("{")
     assert "is damaged" in " ".join(call("spent", str(tmp_path / "runs"), code=2).split())
 

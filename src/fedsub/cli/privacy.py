@@ -132,6 +132,7 @@ def spent(
     from rich.table import Table
 
     from fedsub.cli.show import View
+    from fedsub.privacy.spending import spends_of
 
     found = {path: _spent(path) for path in _runs(directory)}
     view = View(as_json=json)
@@ -140,10 +141,10 @@ def spent(
         table.add_column(heading, justify="left" if heading in ("run", "on") else "right", overflow="fold")
     for path, one in found.items():
         on = "; ".join(
-            f"{s['what']} ({s['times']:,} × noise {s['noise']:.4g} at rate {s['rate']:.4g})"
-            if s["kind"] == "gaussian"
-            else f"{s['what']} (ε {s['epsilon'] * s['times']:.4g})"
-            for s in one["spends"]
+            f"{s.what} ({s.times:,} × noise {s.noise:.4g} at rate {s.rate:.4g})"
+            if s.kind == "gaussian"
+            else f"{s.what} (ε {s.epsilon * s.times:.4g})"
+            for s in spends_of(one)
         )
         budget = f"{one['budget']:g}" if "budget" in one else "none"
         table.add_row(path.name, on, f"{one['epsilon']:.4g}", f"{one['delta']:g}", budget, one["accountant"])

@@ -69,4 +69,9 @@ class Spend:
 
 def spends_of(described: Mapping[str, Any]) -> tuple[Spend, ...]:
     """What a run's result or its privacy.json says was spent."""
-    return tuple(Spend(**spend) for spend in described.get("spends", ()))
+    numbers = ("epsilon", "delta", "noise", "rate")  # infinity is text in JSON
+    out = []
+    for spend in described.get("spends", ()):
+        read: dict[str, Any] = {name: float(value) if name in numbers else value for name, value in spend.items()}
+        out.append(Spend(**read))
+    return tuple(out)

@@ -30,7 +30,7 @@ def test_bad_arguments(codec: Codec, words: str):
 
 
 def _method(average: Any = None) -> Any:
-    return SimpleNamespace(average=average, sampler=fs.Uniform(3))
+    return SimpleNamespace(average=average or fs.OverClients(), sampler=fs.Uniform(3))
 
 
 def test_good_arguments():

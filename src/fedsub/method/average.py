@@ -52,6 +52,10 @@ class Averaging:
             "use fedsubavg."
         )
 
+    def spends(self, population: Population) -> tuple[Spend, ...]:
+        """What it costs clients in privacy, once, that it learns what it must know of them."""
+        return ()
+
     def weight(self, sizes: np.ndarray) -> np.ndarray:
         """a_i of clients with so many samples, float64."""
         raise NotImplementedError
@@ -118,6 +122,9 @@ class OverHolders(Averaging):
     def grouped(self, name: str, groups: Groups) -> Average:
         return replace(self, groups=groups)
 
+    def spends(self, population: Population) -> tuple[Spend, ...]:
+        return self.heat.spends(len(_spaces(population))) if isinstance(self.heat, PrivateHeat) else ()
+
     def weight(self, sizes: np.ndarray) -> np.ndarray:
         return _weight(self.weighting, sizes)
 
@@ -126,12 +133,9 @@ class OverHolders(Averaging):
         check_patterns(self.groups, population.names, "OverHolders")
         weighted, resolvable = self.weighting != "clients", self.max_coef == RESOLVABLE
         whole = whole_of(population, weighted)
-        found = {
-            space: RowHeat.of(self.heat, population, space, weighted, resolvable)
-            for space in dict.fromkeys(population.tables.values())
-        }
+        found = {space: RowHeat.of(self.heat, population, space, weighted, resolvable) for space in _spaces(population)}
         raw = {space: heat.coefficients(whole) for space, heat in found.items()}
-        spends = self.heat.spends(len(found)) if isinstance(self.heat, PrivateHeat) else ()
+        spends = self.spends(population)
         notes = tuple(sentences(self.heat, found, whole, spends))
         made: dict[tuple[str, float, float | None, bool], Tensor] = {}  # tables that agree share one array
         coefficients = {}
@@ -213,6 +217,11 @@ class BoundSampledMean:
             name: over_holders(value, total.held[name]) if name in total.held else value.div_(total.weight)
             for name, value in total.values.items()
         }
+
+
+def _spaces(population: Population) -> tuple[str, ...]:
+    """Those that number a table's rows."""
+    return tuple(dict.fromkeys(population.tables.values()))
 
 
 def _tempered(coefficient: np.ndarray, temper: float, cap: float | None, double: bool) -> np.ndarray:

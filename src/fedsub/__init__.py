@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
-    from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox
+    from fedsub.method.parts import CentralDP, ClipRows, ControlVariates, LocalDP, NormalisedSteps, Personal, Prox
     from fedsub.method.sampling import Everyone, Uniform
     from fedsub.method.servers import Add
     from fedsub.method.servers.base import RowServer
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedsub.objective import losses, models
     from fedsub.objective.metric import Metric, metric
     from fedsub.objective.objective import Objective
+    from fedsub.privacy.budget import Budget
     from fedsub.round.evaluate import Evaluate
     from fedsub.round.ranking import Ranking
     from fedsub.running.callbacks import Callback, Progress
@@ -53,7 +54,9 @@ __all__ = [
     "Adam",
     "Add",
     "Averaging",
+    "Budget",
     "Callback",
+    "CentralDP",
     "Clients",
     "ClipRows",
     "Comparison",
@@ -64,6 +67,7 @@ __all__ = [
     "FedsubError",
     "Interrupted",
     "LambdaPath",
+    "LocalDP",
     "MLflow",
     "Message",
     "Method",
@@ -133,12 +137,13 @@ _HOMES = {
     "errors": ("FedsubError",),
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
-    "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox"),
+    "method.parts": ("CentralDP", "ClipRows", "ControlVariates", "LocalDP", "NormalisedSteps", "Personal", "Prox"),
     "method.sampling": ("Everyone", "Uniform"),
     "method.servers": ("Add",),
     "method.servers.base": ("RowServer",),
     "method.part": ("Message", "Part", "Start", "Total", "Work"),
     "method.slots": ("Method",),
+    "privacy.budget": ("Budget",),
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),

@@ -21,7 +21,6 @@ from fedsub.study.report import words as w
 from fedsub.study.report.table import columns
 
 
-
 def test_rounds_to_the_target():
     slow, fast = (0.69, 0.68, 0.67), (0.69, 0.64, 0.60)
     result = comparison(
@@ -132,8 +131,6 @@ def test_numbers():
     ]  # fmt: skip
     assert [w.compact(n) for n in (7, 950, 1234, 46_694, 2_500_000)] == ["7", "950", "1.2k", "47k", "2.5M"]
     assert w.with_unit("train.ce") == "cross-entropy on training samples (nats)"
-
-
 
 
 def test_latex_table():

@@ -11,7 +11,6 @@ from fedsub.errors import ConfigError
 from fedsub.study.tuning import space, workers
 
 
-
 def test_axes():
     assert space.parse_axis("lr=0.01..10/4").points == (0.01, 0.1, 1.0, 10.0)
     assert space.parse_axis("local_steps=5,10").points == (5, 10)
@@ -80,8 +79,6 @@ def test_a_foreign_directory_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="not empty and holds no search"):
         tune(out=tmp_path)
-
-
 
 
 def test_settings_beside_a_function():

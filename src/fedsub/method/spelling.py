@@ -7,6 +7,7 @@
     schedule  constant  exponential:0.999  diminishing:100  cosine:400
     variates  II  I  I:1
     iterates  last  tail:0.25  tail:100  ema:0.99                                       around the server
+    dp        central:clip=0.5,noise=1  central:clip=0.5,epsilon=8  local:clip=0.5,noise=4
     heat      exact  rr:1  oue:1  prr:2  hadamard:1,rows=100  histogram:1,rows=100  secure
 
 The first three words are understood together with the settings beside them, `BESIDE`. An object in place of a word
@@ -25,7 +26,8 @@ from fedsub.errors import MethodError, nearest
 from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 from fedsub.method.local import SGD, Adam
 from fedsub.method.part import Part
-from fedsub.method.parts import ControlVariates
+from fedsub.method.parts import CentralDP, ControlVariates, LocalDP
+from fedsub.method.parts.bounded import BoundedUpdate
 from fedsub.method.patterns import Groups, share_out
 from fedsub.method.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform
 from fedsub.method.schedules import Cosine, Diminishing, Exponential, Schedule
@@ -63,6 +65,7 @@ SCHEDULES: Words = {
     "cosine": (Cosine, int),
 }  # fmt: skip
 ITERATES: Words = {"last": (lambda: None, None), "tail": (TailMean, float), "ema": (EMA, float)}
+PRIVACY: dict[str, type[BoundedUpdate]] = {"central": CentralDP, "local": LocalDP}
 VARIATES: Words = {"I": (partial(ControlVariates, "I"), float), "II": (partial(ControlVariates, "II"), None)}
 HEATS: dict[str, tuple[Callable[..., PrivateHeat], str | None]] = {  # and the field that a bare number means
     "rr": (RandomizedResponse, "epsilon"), "oue": (partial(RandomizedResponse, kind="optimal"), "epsilon"),
@@ -98,7 +101,7 @@ def objects(
     rest["server"] = slots["server"].read(of_server, _server)
     rest["server"] = _mean_of_iterates(rest.pop("iterates", None), rest["server"])
     rest["sampler"] = slots["sampler"].read(None, _sampler)
-    readers = {"codec": codec, "variates": variates}
+    readers = {"codec": codec, "variates": variates, "dp": dp}
     for setting, read in readers.items():
         if setting in rest:
             rest[setting] = read(rest[setting])
@@ -219,6 +222,37 @@ def variates(text: str | Part | None) -> Part | None:
     if text is None or isinstance(text, ControlVariates):
         return text
     return read_word(text, VARIATES, "variates (Scaffold's option)")
+
+
+def dp(text: str | Part | None) -> Part | None:
+    """Differential privacy from its short spelling, "central:clip=0.5,noise=1"; a setting alone is True."""
+    if text is None or isinstance(text, BoundedUpdate):
+        return text
+    kind, _, rest = str(text).partition(":")
+    if not isinstance(text, str) or kind not in PRIVACY:
+        raise MethodError(
+            f"dp must be an object, or one of {', '.join(PRIVACY)}; got {text!r}: {nearest(kind, PRIVACY)}"
+        )
+    known = {field.name: field.default for field in fields(PRIVACY[kind])}
+    given: dict[str, Any] = {}
+    for item in filter(None, rest.split(",")):
+        name, equals, value = item.strip().partition("=")
+        if name not in known:
+            raise MethodError(f"dp={text!r}: {kind} has no setting {name!r}; {nearest(name, known)}")
+        if isinstance(known[name], bool):
+            if value not in ("", "true", "false"):
+                raise MethodError(f"dp={text!r}: {name} is true or false, got {value!r}.")
+            given[name] = value != "false"
+        elif isinstance(known[name], str) or name == "secret":
+            given[name] = value
+        else:
+            try:
+                given[name] = float(value)
+            except ValueError as err:
+                raise MethodError(
+                    f"dp={text!r}: {name}{equals}{value} is no number; write {kind}:clip=0.5,noise=1."
+                ) from err
+    return PRIVACY[kind](**given)
 
 
 def _mean_of_iterates(text: str | None, server: Server) -> Server:

@@ -40,6 +40,7 @@ class Served:
     params: Tree
     reports: list[RoundReport] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    stopped: str = ""  # why it ended before its last round, in a sentence: a privacy budget is spent
     left_out: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -72,6 +73,9 @@ def serve(
     mechanism = private_heat(method)
     with one_thread():
         for number in range(1, rounds + 1):
+            if server.private is not None and (spent := server.private.stops(number)):
+                done.stopped, rounds = spent, number - 1
+                break
             before_round(number)
             for client, channel in channels.items():
                 if known.get(client) is not channel:

@@ -7,7 +7,9 @@ private (heat, perturbed row sets, the rounds of training) says what it spends, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fedsub.checks import check_number, check_share, check_whole
 from fedsub.errors import MethodError
@@ -59,3 +61,17 @@ class Spend:
     @classmethod
     def gaussian(cls, what: str, noise: float, *, rate: float = 1.0, times: int = 1) -> Spend:
         return cls(what, "gaussian", noise=noise, rate=rate, times=times)
+
+    def __mul__(self, count: int) -> Spend:
+        """The same mechanism, that many times as often."""
+        return replace(self, times=self.times * count)
+
+
+def spends_of(described: Mapping[str, Any]) -> tuple[Spend, ...]:
+    """What a run's result or its privacy.json says was spent."""
+    numbers = ("epsilon", "delta", "noise", "rate")  # infinity is text in JSON
+    out = []
+    for spend in described.get("spends", ()):
+        read: dict[str, Any] = {name: float(value) if name in numbers else value for name, value in spend.items()}
+        out.append(Spend(**read))
+    return tuple(out)

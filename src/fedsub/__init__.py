@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
-    from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox
+    from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox, SecureSum
     from fedsub.method.sampling import Everyone, Uniform
     from fedsub.method.servers import Add
     from fedsub.method.servers.base import RowServer
@@ -77,6 +77,7 @@ __all__ = [
     "Predicted",
     "Progress",
     "Prox",
+    "SecureSum",
     "Ranking",
     "Result",
     "RowServer",
@@ -131,7 +132,7 @@ _HOMES = {
     "errors": ("FedsubError",),
     "method.average": ("OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
-    "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox"),
+    "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox", "SecureSum"),
     "method.sampling": ("Everyone", "Uniform"),
     "method.servers": ("Add",),
     "method.servers.base": ("RowServer",),

@@ -17,6 +17,7 @@ Array = np.ndarray
 COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER, TIE, AVAILABLE, PHASE, PART, TWIN = range(1, 13)
 PERSONAL = 30
 RANKED, NEGATIVE = range(50, 52)  # clients that get lists of items, and the negatives in them
+QUANTISED = 80  # levels of what enters a secure sum
 COIN, TERM, REFRESH = range(40, 43)  # the mixture's coin, a client's term, when the reference point moves
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -7,6 +7,7 @@
     schedule  constant  exponential:0.999  diminishing:100  cosine:400
     variates  II  I  I:1
     iterates  last  tail:0.25  tail:100  ema:0.99                                       around the server
+    secure    union:0.5  clear:0.5  union:0.5,rows_threshold=3,simulate=false           rows, clip, other settings
 
 The first three words are understood together with the settings beside them, `BESIDE`. An object in place of a word
 has its own settings: the same ones beside it are refused. Nothing else in fedsub reads such words.
@@ -23,7 +24,8 @@ from fedsub.errors import MethodError, nearest
 from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 from fedsub.method.local import SGD, Adam
 from fedsub.method.part import Part
-from fedsub.method.parts import ControlVariates
+from fedsub.method.parts import ControlVariates, SecureSum
+from fedsub.method.parts.secure_sum import ROWS
 from fedsub.method.patterns import Groups, share_out
 from fedsub.method.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform
 from fedsub.method.schedules import Cosine, Diminishing, Exponential, Schedule
@@ -83,7 +85,7 @@ def objects(
     rest["server"] = slots["server"].read(of_server, _server)
     rest["server"] = _mean_of_iterates(rest.pop("iterates", None), rest["server"])
     rest["sampler"] = slots["sampler"].read(None, _sampler)
-    for setting, read in {"codec": codec, "variates": variates}.items():
+    for setting, read in {"codec": codec, "variates": variates, "secure": secure}.items():
         if setting in rest:
             rest[setting] = read(rest[setting])
     for setting, value in made.items():
@@ -201,6 +203,37 @@ def variates(text: str | Part | None) -> Part | None:
     if text is None or isinstance(text, ControlVariates):
         return text
     return _make(text, VARIATES, "variates (Scaffold's option)")
+
+
+def secure(text: str | Part | None) -> Part | None:
+    """A secure sum from how rows are told, the clip, and other settings by name: "union:0.5,rows_threshold=3"."""
+    if text is None or isinstance(text, SecureSum):
+        return text
+    rows, _, rest = str(text).partition(":")
+    if not isinstance(text, str) or not (rows in ROWS or rows.startswith("perturbed")):
+        raise MethodError(
+            f"secure must be an object, or like {' or '.join(f'{r}:0.5' for r in ROWS)}, where the number is the clip; "
+            f"got {text!r}: {nearest(rows, ROWS)}"
+        )
+    known = {field.name: field for field in fields(SecureSum) if field.name != "rows"}
+    given: dict[str, Any] = {}
+    for k, item in enumerate(rest.split(",") if rest else ()):
+        name, equals, value = (piece.strip() for piece in item.partition("="))
+        name, value = (name, value) if equals or k else ("clip", name)
+        if name not in known:
+            raise MethodError(f"secure={text!r}: SecureSum has no setting {name!r}; {nearest(name, known)}")
+        try:
+            given[name] = _SETTING[str(known[name].type).partition(" ")[0]](value)
+        except (ValueError, KeyError) as err:
+            raise MethodError(f"secure={text!r}: {value!r} is not what {name} takes ({known[name].type}).") from err
+    if "clip" not in given:
+        raise MethodError(f"secure={text!r} lacks the clip, the largest entry of an update; write {rows}:0.5.")
+    return SecureSum(rows=rows, **given)
+
+
+_SETTING: dict[str, Callable[[str], Any]] = {
+    "int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__
+}  # fmt: skip
 
 
 def _mean_of_iterates(text: str | None, server: Server) -> Server:

@@ -69,6 +69,7 @@ class Prepared:
     reason: str  # how it is computed, in a sentence
     columns: tuple[str, ...]  # what module and loss read
     fallback: bool = False  # whether a faster way was tried in vain
+    notes: tuple[str, ...] = ()  # what the run's events should say besides
 
 
 class Algorithm:

@@ -39,6 +39,8 @@ class RoundReport:
     probed: np.ndarray = field(default_factory=nobody)  # asked for their loss by the sampler
     probe_down: np.ndarray = field(default_factory=nobody)  # bytes, by probed client
     probe_up: np.ndarray = field(default_factory=nobody)
+    measured: dict[str, float] = field(default_factory=dict)  # what else is told of the round, by name
+    notes: tuple[str, ...] = ()  # and in sentences
 
     @property
     def total_down(self) -> int:

@@ -115,7 +115,8 @@ def run(
             scratch = session.dir.path.parent if session.dir is not None else None
             options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds)
             ready = prepare(method, problem, params, options)
-            session.event(ready.reason)
+            for sentence in (ready.reason, *ready.notes):
+                session.event(sentence)
             if ready.fallback and engine == "batched":
                 warnings.warn(ready.reason, stacklevel=2)
             if begin is not None and session.restored is None:

@@ -5,5 +5,6 @@ from fedsub.method.parts.nova import NormalisedSteps
 from fedsub.method.parts.personal import Personal
 from fedsub.method.parts.prox import Prox
 from fedsub.method.parts.scaffold import ControlVariates
+from fedsub.method.parts.secure_sum import SecureSum
 
-__all__ = ["ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox"]
+__all__ = ["ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox", "SecureSum"]

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedsub.errors import DataError, NoUsableClient, WireError
+from fedsub.errors import DataError, MethodError, NoUsableClient, WireError
 from fedsub.method.codecs.wire import decode_rows
+from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.remote import Channel, Remote
@@ -48,6 +49,12 @@ def serve(
     ``params`` is the first model; it is trained in place.
     ``before_round`` is called with each round's number; a client whose channel was replaced there says hello again.
     """
+    secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
+    if secure is not None:
+        raise MethodError(
+            "SecureSum is played in simulations (fedsub.run) and not yet between processes: a server of nodes would "
+            "read every uplink. Leave it out, or run the simulation."
+        )
     server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
     letters = Letters(server.schema, population.rows, run, population.padding)
     remote = Remote(server, letters, channels)

@@ -98,7 +98,9 @@ class Attempts:
             added = self._added(planned, lost)
             took(planned.setting, added, self.chosen(self.counted, planned.rules))
             if added.sums is not None:
-                self.withheld = sum(len(union) - len(planned.rows[space]) for space, union in self.counted.unions.items())
+                self.withheld = sum(
+                    len(union) - len(planned.rows[space]) for space, union in self.counted.unions.items()
+                )
                 return planned, added
             self.given_up, self.why = self.given_up + 1, added.why
             people, lost = people[~np.isin(people, list(lost))], frozenset()

@@ -3,13 +3,15 @@
 A round of clients that do not tell their rows (rows="union"):
 
     1  count     who holds each row is counted in a secure sum over the whole table, one byte a row; the union is where
-                 the count is not 0. A private union that tells no counts (`fedsub.secure.private_union`) would take four
-                 bytes a row and be followed by counts over the union all the same, for the rule of rows
+                 the count is not 0
     2  down      everybody is sent the union and its rows, and cuts its own submodel out of them
     3  train     as ever; who finds NaN or infinity leaves before it masks anything
-    4  rows      rows that t clients are sure to give to, t = ``rows_threshold``: those with count ≥ t + missing + spare,
-                 where so many of the counted are missing now and so many more may drop out
+    4  rows      those to which t = ``rows_threshold`` clients are sure to give: count ≥ t + missing + spare, where so
+                 many of the counted are missing now and so many more may drop out
     5  up        the secure sum over these rows, dense parameters and numbers
+
+A private union that tells no counts (`fedsub.secure.private_union`) takes four bytes a row, and the rule of rows needs
+counts over the union all the same: the server would learn as much, in one sum more.
 
 Nobody is counted twice: counts of those who stayed, beside the counts of all, would show the rows of the others. A sum
 that is given up is played again with fresh keys over fewer rows; nothing had been opened. With rows="clear" steps 1 and
@@ -51,7 +53,7 @@ class Secure:
         population, schema = server.population, server.schema
         secure.check_reports(schema.reports)
         weights = server.method.average.weight(population.sizes)
-        self.ranges = Ranges(secure, schema, server.params, float(weights.max()), here.half.seed)
+        self.ranges = Ranges.of(secure, schema, server.params, weights, here.half.seed)
         self.settings = Settings(secure, here.half.seed)
         self._check(len(population))
         self._rows_told = Length(schema.rows())
@@ -96,6 +98,10 @@ class Secure:
     def exchange(self, opened: Opened) -> Answers:
         assert self._counted is not None
         counted, cohort, own = self._counted, opened.cohort, opened.server.cut(opened, self._asked)
+        if len(counted.clients) < len(cohort):  # nobody was counted, so nobody was sent anything
+            none, everybody = np.zeros(len(cohort), np.int64), np.arange(len(cohort))
+            left = f"round {opened.number} was left out: {len(cohort)} clients are too few for a secure sum"
+            return Answers(None, cohort, everybody, none.astype(bool), {}, none, none, notes=(left,))
         down, up = counted.down + self._down(own, counted), counted.up.copy()
         some, stays = self.here.reached(own)
         box = Box(self.ranges, counted.unions, some, apart=not self.secure.simulate)
@@ -142,8 +148,10 @@ class Secure:
         """Counts by a secure sum."""
         spaces, sizes = self.server.schema.spaces, self.server.population.rows
         seen = self._seen(cohort, cohort.clients)
-        if len(cohort) < self.settings.fewest(len(cohort)) or not spaces:
-            return seen if not spaces else self._seen(cohort, cohort.clients[:0])
+        if len(cohort) < self.settings.fewest(len(cohort)):
+            return self._seen(cohort, cohort.clients[:0])
+        if not spaces:
+            return seen
         bits = next(bits for bits in (8, 16, 32, 64) if len(cohort) < 2**bits)
         segments = tuple(Segment(space, sizes[space], bits, most=1) for space in spaces)
         setting = self.settings.plan(number, cohort.clients, segments, least=len(cohort))

@@ -48,20 +48,24 @@ class Ranges:
     heaviest: float  # the largest a_i of all clients
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.heaviest != round(self.heaviest):
+    @staticmethod
+    def of(secure: SecureSum, schema: Schema, like: Tree, weights: Array, seed: int) -> Ranges:
+        """``weights``: a_i of all clients."""
+        if (weights != np.rint(weights)).any():
+            odd = weights[weights != np.rint(weights)][0]
             raise MethodError(
-                f"A secure sum adds weights a_i that are whole numbers, and the largest here is {self.heaviest}; weigh "
-                "by clients or by samples."
+                f"A secure sum adds weights a_i that are whole numbers, and one here is {odd:g}; weigh by clients or "
+                "by samples."
             )
+        return Ranges(secure, schema, like, float(weights.max()), seed)
+
+    def __post_init__(self) -> None:
         self.fields = [(tree, name) for tree, names in self.schema.trees.items() for name in names]
         self.quantisers = {
             tree: Quantiser(self._clip(tree) * self.heaviest, self.secure.levels) for tree in self.schema.trees
         }
         self.numbers = (*self.schema.sums, "clipped")
-        self._scales = {
-            name: Quantiser(self._limit(name), NUMBER_LEVELS) for name in self.numbers if name not in EXACT
-        }
+        self._scales = {name: Quantiser(self._limit(name), NUMBER_LEVELS) for name in self.numbers if name not in EXACT}
 
     def _clip(self, tree: str) -> float:
         given = self.secure.clip if tree == UPDATE else self.secure.payload_clip
@@ -134,7 +138,7 @@ class Ranges:
             clipped += int((np.abs(own) > bound).sum())
             word = self._word(round, client, place)
             levels[tree, name] = self.quantisers[tree].encode(np.clip(own, -bound, bound), word) - self.middle
-        out = {"weight": round_(weight), "count": 1, "clipped": clipped}
+        out = {"weight": int(weight), "count": 1, "clipped": clipped}
         for place, (name, quantiser) in enumerate(self._scales.items()):
             value = numbers[name]
             if name != "loss" and abs(value) > self.secure.number_clip * weight:
@@ -149,9 +153,9 @@ class Ranges:
     def _word(self, round: int, client: int, place: int) -> int:
         return int(rng.key(self.seed, rng.QUANTISED, round, client, place))
 
-    def read(self, sums: Mapping[str, Array], clients: int) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, float]]:
-        """(trees, numbers) of the sum over so many clients, as floats; tables flat."""
-        trees: dict[str, dict[str, torch.Tensor]] = {tree: {} for tree in self.schema.trees}
+    def read(self, sums: Mapping[str, Array], clients: int) -> tuple[dict[str, Tree], dict[str, float]]:
+        """(trees, numbers) of the sum over so many clients, as floats; all values flat."""
+        trees: dict[str, Tree] = {tree: {} for tree in self.schema.trees}
         for tree, name in self.fields:
             total = sums.get(f"{tree}/{name}")
             if total is not None:
@@ -163,8 +167,3 @@ class Ranges:
             scale = self._scales.get(name)
             numbers[name] = float(total[0]) if scale is None else float(scale.decode(total, clients)[0])
         return trees, numbers
-
-
-def round_(value: float) -> int:
-    """A whole number that came as a float."""
-    return int(round(value))

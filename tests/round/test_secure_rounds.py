@@ -299,8 +299,9 @@ def test_bytes_of_a_sum_without_writing_it() -> None:
     from fedsub.round.secure.adding import by_protocol
 
     segments = (Segment("a", 5, 16, most=3), Segment("b", 1, 64, most=1))
-    for people, rates, lost in ((5, {}, {1}), (7, {}, {0, 6}), (40, {"adversarial": 0.02, "dropping": 0.02}, {3})):
-        setting = Setting.plan(1, 2, range(people), segments, least=people - len(lost), **rates)
+    for people, rate, lost in ((5, 0.0, {1}), (7, 0.0, {0, 6}), (40, 0.02, {3})):
+        least = people - len(lost)
+        setting = Setting.plan(1, 2, range(people), segments, least=least, adversarial=rate, dropping=rate)
         one = {"a": np.arange(5) % 4, "b": np.ones(1, np.int64)}
         added = by_protocol(setting, lambda client, one=one: one, frozenset(lost))
         down, up = sum_bytes(setting, np.array([client not in lost for client in range(people)]))

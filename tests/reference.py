@@ -7,7 +7,7 @@ logistic loss. Whole tables everywhere, client after client, batches in file ord
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,12 @@ UNEVEN = world_of(
     items=11,
 )
 
+# Several samples for everybody: no two values of an update are equal, as those of the rows of a lone sample are.
+SEVERAL = world_of(
+    [7, 9, 5, 8, 6, 9, 6],
+    [[0, 1, 2, 3], [0, 3, 4], [1, 4, 5, 6], [0, 4, 6], [4, 6], [1, 3, 7, 8, 0], [8, 9, 1]],
+    items=11,
+)
 
 # ---------------------------------------------------------------------- settings
 
@@ -100,6 +106,14 @@ class Settings:
     scaffold: bool = False
     nova: bool = False
     clip_rows: float | None = None
+    codec: str = ""  # sign, ef-sign, topk
+    share: float = 0.3  # of the values that topk sends
+    personal: str = ""  # a parameter that stays with the clients
+    temper: float = 1.0  # of the averages over holders
+    cap: float | None = None
+    power: float = 0.5  # of the frequency-aware server
+    beta: float = 0.5  # of the server with a history
+    rho: float = 0.5
     server_lr: float = 0.7
     server_momentum: float = 0.6
     beta1: float = 0.8
@@ -111,11 +125,14 @@ class Settings:
         parts += [fs.ControlVariates("II")] if self.scaffold else []
         parts += [fs.ClipRows(self.clip_rows)] if self.clip_rows else []
         parts += [fs.NormalisedSteps()] if self.nova else []
+        parts += [fs.Personal((self.personal,), init="shared")] if self.personal else []
+        parts += [CODECS[self.codec](self)] if self.codec else []
         epochs = 1 if self.steps is None else None
         solver = fs.SGD(self.lr, self.steps, epochs, self.batch_size, "ordered", momentum=self.momentum)
-        return fs.Method(
-            local=solver, parts=tuple(parts), average=AVERAGES[self.average], server=self._server(), sampler=sampler
-        )
+        average: Any = AVERAGES[self.average]
+        if self.temper != 1 or self.cap is not None:
+            average = replace(average, temper=self.temper, max_coef=self.cap)
+        return fs.Method(local=solver, parts=tuple(parts), average=average, server=self._server(), sampler=sampler)
 
     def _server(self) -> Any:
         adaptive: dict[str, Any] = {"lr": self.server_lr, "beta1": self.beta1, "tau": self.tau}
@@ -125,6 +142,8 @@ class Settings:
             "adam": lambda: fs.servers.Adam(beta2=self.beta2, **adaptive),
             "yogi": lambda: fs.servers.Yogi(beta2=self.beta2, **adaptive),
             "adagrad": lambda: fs.servers.Adagrad(**adaptive),
+            "frequency": lambda: fs.servers.FrequencyAware(self.server_lr, self.power),
+            "history": lambda: fs.servers.ScaffoldHistory(self.server_lr, self.beta, rho=self.rho),
         }[self.server]()
 
 
@@ -135,6 +154,11 @@ AVERAGES = {
     "holders by samples": fs.OverHolders("samples"),
     "holders unbiased": fs.OverHolders("unbiased"),
     "sampled holders": fs.OverSampledHolders("samples"),
+}
+CODECS: dict[str, Any] = {
+    "sign": lambda s: fs.codecs.Sign(),
+    "ef-sign": lambda s: fs.codecs.ErrorFeedbackSign(),
+    "topk": lambda s: fs.codecs.TopK(s.share),
 }
 
 
@@ -164,6 +188,24 @@ def train(world: World, i: int, sent: Tree, s: Settings, correction: Tree) -> tu
             d[k] = s.momentum * d[k] + g[k] + s.mu * (x[k] - sent[k]) + correction[k]
             x[k] -= s.lr * d[k]
     return x, steps
+
+
+def encoded(s: Settings, p: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """What arrives of an update (plus residual) of one parameter; ``own``: the entries that the client has."""
+    if s.codec == "sign":
+        return np.sign(p)
+    if s.codec == "ef-sign":
+        return np.sign(p) * np.abs(p[own]).sum() / own.sum()
+    sent, count = np.zeros_like(p), int(np.ceil(s.share * own.sum()))
+    size = np.where(own, np.abs(p), -1.0)
+    falling = np.argsort(-size, axis=None)
+    at = falling[:count]
+    if count < own.sum():  # else rounding would decide, and engines and this differ in it
+        assert size.flat[falling[count]] < size.flat[at[-1]] * (1 - 1e-9), (
+            "equal values at the edge: take another share"
+        )
+    sent.flat[at] = p.flat[at]
+    return sent
 
 
 def norm_of(s: Settings, steps: int) -> float:
@@ -196,7 +238,8 @@ def mean_of(world: World, s: Settings, cohort: list[int], trees: list[Tree]) -> 
             part, whole = held.sum(0), n
         else:
             part, whole = w @ held, w.sum()
-        total *= (whole / np.where(part > 0, part, whole))[:, None]
+        coefficient = (whole / np.where(part > 0, part, whole)) ** s.temper
+        total *= (coefficient if s.cap is None else np.minimum(coefficient, s.cap))[:, None]
     return out
 
 
@@ -215,17 +258,24 @@ class Server:
     m: Tree = field(default_factory=dict)
     v: Tree = field(default_factory=dict)
 
-    def step(self, x: Tree, update: Tree) -> None:
+    def step(self, x: Tree, update: Tree, sent: np.ndarray) -> None:
+        """``sent``: the rows of the table that somebody sent."""
         for k, delta in update.items():
-            x[k] += self.s.server_lr * self._direction(k, delta)
+            x[k] += self.s.server_lr * self._direction(k, delta, sent[:, None] if k == TABLE else np.ones(1, bool))
 
-    def _direction(self, k: str, delta: np.ndarray) -> np.ndarray:
+    def _direction(self, k: str, delta: np.ndarray, sent: np.ndarray) -> np.ndarray:
         s, m, v = self.s, self.m.get(k, 0.0), self.v.get(k, self.s.tau**2)
         if s.server == "add":
             return delta
         if s.server == "momentum":
             self.m[k] = s.server_momentum * m + delta
             return self.m[k]
+        if s.server == "frequency":  # m: in how many rounds a row was sent
+            self.m[k] = m + sent
+            return delta / np.maximum(self.m[k], 1) ** s.power
+        if s.server == "history":
+            self.m[k] = (1 - s.rho) * m + s.rho * delta
+            return (1 - s.beta) * delta + s.beta * m
         self.m[k] = s.beta1 * m + (1 - s.beta1) * delta
         self.v[k] = {
             "adam": s.beta2 * v + (1 - s.beta2) * delta**2,
@@ -240,22 +290,35 @@ def simulate(world: World, start: Tree, s: Settings, cohorts: list[list[int]]) -
     x, server = {k: v.copy() for k, v in start.items()}, Server(s)
     zero = {k: np.zeros_like(v) for k, v in x.items()}
     c, own = zero, [zero] * len(world.sizes)  # Scaffold's variates, zero outside S(i)
+    residuals = [{k: v.copy() for k, v in zero.items()} for _ in world.sizes]
+    private = [start[s.personal].copy() for _ in world.sizes] if s.personal else []
     for cohort in cohorts:
+        if not cohort:
+            continue
         sent, updates, changes, norms, kept = x, [], [], [], {}
         for i in cohort:
             mask = {k: world.held[i][:, None] if k == TABLE else 1.0 for k in x}
             correction = {k: mask[k] * (c[k] - own[i][k]) if s.scaffold else np.zeros(()) for k in x}
-            y, steps = train(world, i, sent, s, correction)
-            update = {k: y[k] - sent[k] for k in x}
-            new = {k: -update[k] / (steps * s.lr) - correction[k] for k in x}
-            changes.append({k: new[k] - own[i][k] for k in x})
-            kept[i] = new
+            y, steps = train(world, i, sent | ({s.personal: private[i]} if private else {}), s, correction)
+            if private:
+                private[i] = y[s.personal]
+            update = {k: y[k] - sent[k] for k in x if k != s.personal}
+            if s.codec:
+                for k, u in update.items():
+                    entries, p = np.broadcast_to(mask[k], u.shape) > 0, u + residuals[i][k]
+                    update[k] = encoded(s, p, entries)
+                    residuals[i][k] = p - update[k] if s.codec != "sign" else residuals[i][k]
+            new = {k: -update[k] / (steps * s.lr) - correction[k] for k in update}
+            changes.append({k: new[k] - own[i][k] for k in update})
+            kept[i] = new if s.scaffold else own[i]
             norms.append(norm_of(s, steps))
             updates.append({k: u / norms[-1] for k, u in update.items()} if s.nova else update)
         mean = mean_of(world, s, cohort, updates)
         if s.nova:
             a = np.ones(len(cohort)) if s.average in ("clients", "holders") else world.sizes[cohort].astype(float)
             mean = {k: v * (a @ norms) / a.sum() for k, v in mean.items()}
+        if s.codec == "sign":
+            mean = {k: np.sign(v) for k, v in mean.items()}
         if s.clip_rows:
             length = np.linalg.norm(mean[TABLE], axis=1, keepdims=True)
             mean[TABLE] *= np.minimum(1.0, s.clip_rows / np.maximum(length, 1e-300))
@@ -263,7 +326,7 @@ def simulate(world: World, start: Tree, s: Settings, cohorts: list[list[int]]) -
             added, share = mean_of(world, s, cohort, changes), share_of(world, s, cohort)
             c = {k: c[k] + share * added[k] for k in c}
             own = [kept.get(i, variate) for i, variate in enumerate(own)]
-        server.step(x, mean)
+        server.step(x, mean, world.held[cohort].max(0))
     return x
 
 

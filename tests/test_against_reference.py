@@ -15,6 +15,7 @@ from reference import (
     AVERAGES,
     EXACT,
     ROUNDED,
+    SEVERAL,
     TOLERANCE,
     UNEVEN,
     Settings,
@@ -82,6 +83,36 @@ def test_run_is_the_formula(
 def test_run_is_the_formula_where_nothing_is_even(engine: str, average: str, server: str, tmp_path: Path) -> None:
     s = Settings(average=average, server=server, batch_size=3, clip_rows=CLIP if server == "add" else None)
     check(UNEVEN, s, fs.Uniform(3), tmp_path / "run", ROUNDED, engine=engine)
+
+
+FURTHER = {  # codecs, own parameters, softened corrections, servers and samplers beyond the grid above
+    "sign": (Settings(average="samples", codec="sign", server_lr=0.02), fs.Uniform(4)),
+    "EF-sign": (Settings(average="holders by samples", codec="ef-sign"), fs.Uniform(4)),
+    "EF-sign, Adam": (Settings(codec="ef-sign", server="adam"), fs.sampling.BySize(4)),
+    "top-k": (Settings(average="holders", codec="topk"), fs.sampling.Poisson(4)),
+    "top-k, prox, momentum": (Settings(codec="topk", share=0.1, mu=0.8, server="momentum"), fs.Uniform(4)),
+    "FedPer": (Settings(average="samples", personal="out.weight"), fs.Uniform(4)),
+    "FedPer, holders": (Settings(average="holders", personal="out.weight", server="yogi"), fs.sampling.BySize(4)),
+    "FedPer, a table": (Settings(personal="emb.weight", batch_size=2), fs.Uniform(4)),
+    "FedPer, top-k": (Settings(personal="out.bias", codec="topk"), fs.Uniform(4)),
+    "tempered": (Settings(average="holders by samples", temper=0.5), fs.Uniform(4)),
+    "capped": (Settings(average="holders", cap=2.0), fs.sampling.Poisson(3)),
+    "tempered, capped, adagrad": (Settings(average="holders", temper=0.7, cap=1.5, server="adagrad"), fs.Uniform(4)),
+    "frequency": (Settings(average="holders", server="frequency"), fs.Uniform(4)),
+    "frequency, by size": (Settings(average="samples", server="frequency", power=1.0), fs.sampling.BySize(3)),
+    "history": (Settings(average="samples", server="history"), fs.Uniform(4)),
+    "history, Poisson": (Settings(average="holders", server="history", rho=0.25, beta=0.8), fs.sampling.Poisson(1)),
+    "by size, repeated": (Settings(average="samples"), fs.sampling.BySize(5, replacement=True)),
+    "Poisson, scaffold": (Settings(scaffold=True), fs.sampling.Poisson(2)),
+}
+
+
+@ENGINES
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_compositions_are_the_formula(engine: str, name: str, tmp_path: Path) -> None:
+    s, sampler = FURTHER[name]
+    world = SEVERAL if s.codec == "topk" else EXACT if s.average == "holders" else UNEVEN
+    check(world, s, sampler, tmp_path / "run", ROUNDED, engine=engine)
 
 
 def test_the_cases_cover_what_they_should() -> None:

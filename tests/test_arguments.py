@@ -227,3 +227,33 @@ def test_a_wrong_slot_is_named(slot: dict) -> None:
     fs.Method(**slots)
     with pytest.raises(MethodError, match=f"{next(iter(slot))} of a Method"):
         fs.Method(**(slots | slot))
+
+
+@pytest.mark.parametrize(
+    "option", [{"engine": "batched"}, {"chunk": 3}, {"workers": 2}, {"compile": True}, {"lost": 0.2}]
+)
+def test_options_that_pooled_data_has_no_use_for_are_refused(option: dict[str, Any], tmp_path: Path) -> None:
+    pooled = fs.methods.centralsgd(batch_size=4, clients_per_round=2, lr=0.1)
+    with pytest.raises(ConfigError, match=f"one place, does not use {next(iter(option))}="):
+        fs.run(out=tmp_path / "run", **{**options(method=pooled), **option})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_baseline_beside_other_methods_goes_without(tmp_path: Path) -> None:
+    """Also where it goes on from a directory; its numbers are those of a run by itself."""
+    pooled = fs.methods.centralsgd(batch_size=4, clients_per_round=2, lr=0.1)
+    goal, clients = options()["objective"], options()["clients"]
+    alone = fs.run(pooled, goal, clients, rounds=2)
+    shared = {"engine": "batched", "chunk": 3, "workers": 2, "lost": 0.2}
+    methods = {"central": pooled, "fedavg": fs.methods.fedavg(clients_per_round=3)}
+    for resume in (False, True):
+        found = fs.compare(methods, goal, clients, rounds=2, out=tmp_path, resume=resume, **shared)
+        assert [r["loss"] for r in found.results["central"][0].history] == [r["loss"] for r in alone.history]
+    with pytest.raises(ConfigError, match="one place, does not use"):
+        fs.compare({"central": pooled}, goal, clients, rounds=2, **shared)
+
+
+@pytest.mark.parametrize("option", [{"chunk": 3}, {"compile": True}])
+def test_options_that_the_serial_engine_has_no_use_for_are_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match='engine="serial", which trains one client after the other, does not use'):
+        fs.run(**{**options(engine="serial"), **option})

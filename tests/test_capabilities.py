@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,3 +180,79 @@ def test_a_sampler_of_ones_own_among_those_at_hand() -> None:
         Available(Bare(), Random(0.7))  # type: ignore[arg-type]
     with pytest.raises(MethodError, match=r"sampling\.Sampler"):
         slots(fs.SGD(), sampler=Bare())
+
+
+@dataclass(frozen=True)
+class Tether(fs.Part):
+    """A proximal term of one's own, which says so."""
+
+    pull = 0.8  # type: ignore[assignment]
+
+    def grad(self, grads, params, work):
+        return {k: torch.add(g, params[k] - work.sent[k], alpha=0.8) for k, g in grads.items()}
+
+
+@ENGINES
+def test_a_part_that_pulls_counts_in_the_norms(engine: str) -> None:
+    own, ours, plain = (
+        params(slots(fs.SGD(**LOCAL), parts), engine)
+        for parts in ((Tether(), fs.NormalisedSteps()), (fs.Prox(0.8), fs.NormalisedSteps()), (Tether(),))
+    )
+    assert equal(own, ours)
+    assert not equal(own, plain)
+
+
+@dataclass(frozen=True)
+class Mine(fs.Part):
+    """Keeps the last bias to the client, under a name of its own."""
+
+    client_slots = ("head",)
+    own = "head"
+
+    def private(self, names):
+        return tuple(n for n in names if n == "out.bias")
+
+    def kept_names(self, slot, names):
+        return self.private(names)
+
+    def first(self, slot, name, start):
+        return start.values
+
+    def supply(self, work):
+        return dict(work.client[self.key]["head"])
+
+    def finish(self, message, params, work):
+        work.client[self.key]["head"] = {"out.bias": params["out.bias"].clone()}
+        del message.trees["update"]["out.bias"]
+
+
+@ENGINES
+def test_a_part_of_ones_own_keeps_parameters(engine: str) -> None:
+    clients, done = item_data(), []
+    for part in (Mine(), fs.Personal(("out.bias",), init="shared")):
+        done.append(fs.run(slots(fs.SGD(**LOCAL), (part,)), bag(clients, dim=2), clients, rounds=2, engine=engine))
+    assert str(done[0].history) == str(done[1].history)
+    assert str(done[0].final) == str(done[1].final)
+    with pytest.raises(MethodError, match="Mine and Personal"):
+        slots(fs.SGD(**LOCAL), (Mine(), fs.Personal(("out.bias",))))
+
+
+def test_an_average_says_whether_it_corrects() -> None:
+    class Doubled(fs.OverClients):
+        corrects = True  # type: ignore[assignment]
+
+    settings = {"local": fs.SGD(), "server": fs.Add(), "sampler": fs.Uniform(4)}
+    fs.Method(average=fs.OverClients(), parts=(fs.codecs.Sign(),), **settings)
+    with pytest.raises(MethodError, match="Doubled' positive coefficient per row"):
+        fs.Method(average=Doubled(), parts=(fs.codecs.Sign(),), **settings)
+
+
+def test_a_codec_without_decode_and_half_a_server_are_refused() -> None:
+    class Mute(fs.Part):
+        codec = True
+
+    with pytest.raises(MethodError, match="Mute says codec = True and has no decode"):
+        slots(fs.SGD(), (Mute(),))
+    half: Any = object()
+    with pytest.raises(MethodError, match="server of TailMean must be like Add"):
+        fs.servers.TailMean(0.5, server=half)

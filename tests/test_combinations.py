@@ -410,20 +410,6 @@ def test_a_client_drawn_twice_reads_the_same_state_both_times(engine: str, chunk
     np.testing.assert_array_equal(kept["count.rounds/emb.weight"].numpy()[:, 0], times[owner])
 
 
-def test_of_repeated_clients_the_last_one_that_delivered_is_kept() -> None:
-    """Whatever the order in which torch copies rows with equal numbers."""
-    settings = {"lr": 0.3, "local_steps": 2, "batch_size": 2, "clients_per_round": 12, "replacement": True}
-    method = fs.methods.scaffold(**settings)
-    found = []
-    for engine, chunk in (("serial", None), ("batched", 12), ("batched", 5)):
-        trainer = trainer_for(method, goal_of(), DATA, engine, chunk=chunk)
-        trainer.round(1)
-        found.append(trainer.memory.tensors)
-    for other in found[1:]:
-        for key, value in found[0].items():
-            torch.testing.assert_close(other[key], value, rtol=1e-9, atol=1e-12)
-
-
 def test_what_moved_takes_bounded_memory() -> None:
     """Without a directory nobody asks which rows moved."""
     method = fs.methods.scaffold(lr=0.3, local_steps=1, batch_size=2, clients_per_round=4)

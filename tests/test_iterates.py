@@ -266,7 +266,7 @@ def test_spellings() -> None:
         (lambda: EMA(1.0), "less than 1"),
         (lambda: EMA(0.0), "leave EMA out"),
         (lambda: EMA(0.9, TailMean()), "mean of means"),
-        (lambda: EMA(0.9, 3), "must be a server"),  # type: ignore[arg-type]
+        (lambda: EMA(0.9, 3), "must be like Add"),  # type: ignore[arg-type]
         (lambda: of("fedavg", iterates="tial:0.5"), "tail"),
         (lambda: of("fedavg", iterates="tail:many"), "not a number"),
         (lambda: fs.methods.fedadam(server=TailMean(0.5, Add())), "adam"),

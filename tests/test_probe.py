@@ -260,3 +260,28 @@ def test_an_objective_of_wrong_types(wrong) -> None:
 def test_evaluate_wants_whole_numbers(wrong) -> None:
     with pytest.raises(ConfigError, match="whole number"):
         fs.Evaluate(**wrong)
+
+
+@pytest.mark.parametrize("kind", ["module", "function", "bag"])
+@pytest.mark.parametrize("whole", [(), ("items.weight",)])
+def test_a_lookup_that_rewrites_rows_is_refused(kind: str, whole: tuple[str, ...]) -> None:
+    """max_norm changes the rows that are read in place: no gradient, and no method, knows of it."""
+
+    class Renormed(Base):
+        def __init__(self):
+            super().__init__()
+            if kind == "module":
+                self.items = nn.Embedding(9, 3, max_norm=1.0)
+
+        def forward(self, batch):
+            ids = batch["item"]
+            if kind == "module":
+                rows = self.items(ids)
+            elif kind == "function":
+                rows = F.embedding(ids, self.items.weight, max_norm=1.0)
+            else:
+                rows = F.embedding_bag(ids[:, None], self.items.weight, None, 1.0)
+            return self.out(rows).squeeze(-1)
+
+    with pytest.raises(ObjectiveError, match=r"looks up 'items\.weight' with max_norm, which rewrites"):
+        run(Renormed(), whole=whole)

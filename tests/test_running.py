@@ -36,7 +36,8 @@ def train(out):
     clients = item_data(tuple(range(3, 43)), items=200)
     method = fs.methods.fedprox(lr=0.3, local_steps=4, batch_size=4, clients_per_round=20)
     result = fs.run(
-        method, bag(clients, dim=3), clients, rounds=30, seed=5, engine=sys.argv[2], lost=0.2, chunk=7,
+        method, bag(clients, dim=3), clients, rounds=30, seed=5, engine=sys.argv[2], lost=0.2,
+        chunk=7 if sys.argv[2] == "batched" else None,
         evaluate=fs.Evaluate(every=4), out=out, resume=True, checkpoint_every=3,
     )
     save_file({k: v.contiguous() for k, v in result.params.items()}, out + ".safetensors")

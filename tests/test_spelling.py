@@ -117,3 +117,9 @@ def test_a_methods_own_default_is_no_request() -> None:
 def test_nonsense_is_refused(settings: dict, said: str) -> None:
     with pytest.raises(MethodError, match=said):
         fs.methods.fedavg(**settings)
+
+
+@pytest.mark.parametrize("option", ["X", "I:many", "II:1"])
+def test_words_of_a_methods_own_setting_are_read_like_all_others(option: str) -> None:
+    with pytest.raises(MethodError, match="Scaffold's option"):
+        fs.methods.scaffold(option=option)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedsub.errors import FedsubError
     from fedsub.families import factorisation, mixture
     from fedsub.method import codecs, sampling, schedules, servers
-    from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
+    from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
     from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox, SecureSum
@@ -52,6 +52,7 @@ __all__ = [
     "SGD",
     "Adam",
     "Add",
+    "Averaging",
     "Callback",
     "Clients",
     "ClipRows",
@@ -130,7 +131,7 @@ _HOMES = {
     "data.datasets": ("movielens",),
     "data.twins": ("movielens_like",),
     "errors": ("FedsubError",),
-    "method.average": ("OverClients", "OverHolders", "OverSampledHolders"),
+    "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox", "SecureSum"),
     "method.sampling": ("Everyone", "Uniform"),

@@ -258,7 +258,7 @@ def test_nonsense_is_refused() -> None:
         FedMAvg(clients_per_round=0)
     with pytest.raises(MethodError, match="did you mean 'simplex'"):
         FedMAvg(projection="simplx")
-    with pytest.raises(MethodError, match="only a ball has a radius"):
+    with pytest.raises(MethodError, match="projection simplex takes no number"):
         FedMAvg(projection="simplex:2")
     with pytest.raises(MethodError, match="projection_w may be"):
         FedMAvg(projection_w="one-hot")

@@ -172,15 +172,17 @@ def goal_of_rank(rank: int) -> fs.Objective:
     return fs.models.make_objective(TRAIN, "factorisation", rank=rank)
 
 
-def test_a_vector_with_infinity_is_left_out() -> None:
+def test_a_vector_with_infinity_is_left_out(tmp_path: Path) -> None:
     columns = {"user": np.repeat([0, 1, 2], 4), "item": np.tile(np.arange(4), 3)}
     columns["rating"] = np.where(columns["user"] == 1, 3e38, 1.0).astype(np.float32) * np.tile([1, -1, 1, -1], 3)
     clients = fs.Clients.from_arrays(
         columns, client="user", ids=["item"], label="rating", binary_label=False, sizes={"item": 4}
     )
     objective = fs.models.make_objective(clients, "factorisation", rank=2, offset="none")
-    result = fs.run(FedMAvg(submodel=True), objective, clients, rounds=3)
+    result = fs.run(FedMAvg(submodel=True), objective, clients, rounds=3, out=tmp_path / "run")
     assert [r["rejected"] for r in result.history[1:]] == [1, 1, 1]
+    for row in JsonLines.read(tmp_path / "run" / "traffic.jsonl"):  # each holds all items and sends once
+        assert row["up"][0] - row["up"][1] == envelope({"update/items.weight": 2}) + 4 * 2 * 4 - envelope({})
     assert torch.isfinite(result.params["items.weight"]).all()
     with pytest.raises(fs.errors.RunError, match="client 1"):
         fs.run(FedMAvg(submodel=True), objective, clients, rounds=3, on_bad_update="raise")

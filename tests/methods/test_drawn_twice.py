@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from worlds import trainer_for
+from worlds import bag, item_data, trainer_for
 
 import fedsub as fs
 from fedsub.errors import MethodError
@@ -83,3 +83,28 @@ def test_a_payload_without_memory_counts_every_time(engine: str) -> None:
         server=fs.Add(), sampler=fs.Uniform(5, replacement=True),
     )  # fmt: skip
     assert fs.run(method, goal, clients, rounds=5, engine=engine).engine == engine
+
+
+@pytest.mark.parametrize(("engine", "chunk"), [("serial", None), ("batched", 12), ("batched", 5)])
+@pytest.mark.parametrize("lost", [0.0, 0.4])
+def test_what_is_kept_is_that_of_the_first_draw(engine: str, chunk: int | None, lost: float) -> None:
+    """The same as if each client had been drawn once: a second draw has other samples, and leaves no trace in c_i."""
+    data = item_data((5, 7, 4, 9, 6, 5, 8, 3), items=12, width=3)
+
+    def after_a_round(sampler: fs.sampling.Sampler) -> tuple[fs.Tree, np.ndarray]:
+        method = fs.Method(
+            local=fs.SGD(lr=0.3, local_steps=2, batch_size=2), parts=(fs.ControlVariates(),), average=fs.OverClients(),
+            server=fs.Add(), sampler=sampler,
+        )  # fmt: skip
+        goal = bag(data, seed=3, dim=2, dtype=torch.float64)
+        trainer = trainer_for(method, goal, data, engine, chunk=chunk, lost=lost)
+        return trainer.memory.tensors, trainer.round(1).clients
+
+    kept, drawn = after_a_round(fs.Uniform(12, replacement=True))
+    once = np.isin(np.arange(8), drawn)
+    assert len(drawn) > once.sum()
+    expected, alone = after_a_round(fs.sampling.Available(fs.Everyone(), fs.sampling.Mask(once)))
+    assert alone.tolist() == np.unique(drawn).tolist()
+    for key, value in expected.items():
+        torch.testing.assert_close(kept[key], value, rtol=1e-9, atol=1e-12)
+        assert kept[key].abs().sum() > 0

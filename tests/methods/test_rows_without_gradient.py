@@ -52,11 +52,14 @@ def test_padding_rows_are_never_written(engine: str, codec: str) -> None:
 
 @ENGINES
 def test_zeros_do_not_drift_under_error_feedback(engine: str) -> None:
-    """A zero is sent as + or − by a fair coin, and the residual takes it back: no row without gradient drifts."""
+    """A zero is sent as + or − by a fair coin: no row without gradient drifts.
+
+    After one round; later the residual has taken back what was sent, also if that was always +.
+    """
     goal, data = world()
     method = fs.methods.ef_signsgd(lr=0.5, clients_per_round=6, weighting="clients")
     ends = [
-        fs.run(method, goal, data, rounds=15, seed=seed, engine=engine).params["items.weight"][ROWS - IDLE :].flatten()
+        fs.run(method, goal, data, rounds=1, seed=seed, engine=engine).params["items.weight"][ROWS - IDLE :].flatten()
         for seed in range(5)
     ]
     moved = torch.cat(ends)

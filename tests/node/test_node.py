@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from node.processes import LOST, METHODS, ROUNDS, SEED, data, objective
 
 import fedsub as fs
-from fedsub.errors import CheckpointError, WireError
+from fedsub.errors import CheckpointError, NoUsableClient, WireError
 from fedsub.method.groups import Cohort
 from fedsub.node import Node, Served, hand_out, serve
 from fedsub.node.share import alone, only
@@ -136,11 +137,46 @@ def test_memory_that_is_gone_is_said(tmp_path: Path) -> None:
         node.store.load(node.memory, 7)
 
 
-def test_a_node_that_runs_another_method_is_refused(tmp_path: Path) -> None:
-    channels = {n: Direct(node) for n, node in nodes(tmp_path, "fedsubavg").items()}
+def test_nodes_that_all_run_another_method_are_refused(tmp_path: Path) -> None:
+    channels = {n: Unread(node) for n, node in nodes(tmp_path, "fedsubavg").items()}
     params = {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
-    with pytest.raises(WireError, match="another method"):
+    with pytest.raises(NoUsableClient, match="another method"):
         serve(METHODS["fednova"](), params, population(), channels, rounds=1)
+
+
+class Unread(Direct):
+    """A channel that keeps the welcome for the test."""
+
+    told = b""
+
+    def send(self, data: bytes) -> None:
+        self.told = data
+
+
+@pytest.mark.parametrize("said", ["another method", "nothing", "damaged"])
+def test_a_node_that_cannot_take_part_is_left_out(said: str, tmp_path: Path) -> None:
+    """The others train on, as if it were lost whenever it is drawn."""
+    everyone, odd = nodes(tmp_path / "here", "fedsubavg"), 3
+    unread = Unread(nodes(tmp_path / "odd", "fednova" if said == "another method" else "fedsubavg")[odd])
+    channels = {n: unread if n == odd else Direct(node) for n, node in everyone.items()}
+    hello = unread.waiting[0]
+    unread.waiting[0] = {"another method": hello, "nothing": None, "damaged": (hello or b"")[:-1] + b"?"}[said]
+
+    def trained(folder: Path, channels: Mapping[int, Direct]) -> Served:
+        params = {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
+        return serve(METHODS["fedsubavg"](), params, population(), channels, rounds=ROUNDS, seed=SEED)
+
+    found = trained(tmp_path, channels)
+    assert list(found.left_out) == [odd]
+    assert any(odd in report.clients[report.lost] for report in found.reports)
+    assert all((report.down[report.clients == odd] == 0).all() for report in found.reports)
+    absent = nodes(tmp_path / "absent", "fedsubavg")
+    del absent[odd]  # no channel at all
+    expected = trained(tmp_path, {n: Direct(node) for n, node in absent.items()})
+    assert all(torch.equal(found.params[n], value) for n, value in expected.params.items())
+    if said != "nothing":
+        with pytest.raises(WireError, match="leaves client 3 out"):
+            unread.node.join(unread.told)
 
 
 def test_a_client_that_refuses_itself_is_counted(tmp_path: Path) -> None:

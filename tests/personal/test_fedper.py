@@ -135,7 +135,7 @@ def test_with_nothing_shared_it_is_local_training(engine: str, server: str) -> N
         for number in (1, 2, 3):
             lonely.round(number)
         rows = torch.from_numpy(DATA.spaces["ids"].rows_of(client).astype(np.int64))
-        mine = trainer.memory.read(Personal.slot, np.array([client]))
+        mine = trainer.memory.read(Personal().own_slot, np.array([client]))
         torch.testing.assert_close(mine["emb.weight"], lonely.params["emb.weight"][rows], rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(mine["out.weight"][0], lonely.params["out.weight"], rtol=1e-9, atol=1e-12)
 

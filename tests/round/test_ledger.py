@@ -14,6 +14,7 @@ from node.processes import COMMON, SEED, common_but, data, objective
 from node.test_node import SIZES, Direct, population
 
 import fedsub as fs
+from fedsub.disk.files import JsonLines
 from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.slots import Method
 from fedsub.methods import CATALOGUE
@@ -81,10 +82,70 @@ def test_counted_is_written(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["fedsubavg", "variates, top-k", "drawn twice", "reports", "personal, int8"])
 def test_engines_count_alike(name: str) -> None:
     found = [
-        fs.run(CASES[name](), objective(SIZES), data(), rounds=2, seed=SEED, engine=engine, chunk=3).history
+        fs.run(
+            CASES[name](),
+            objective(SIZES),
+            data(),
+            rounds=2,
+            seed=SEED,
+            engine=engine,
+            chunk=None if engine == "serial" else 3,
+        ).history
         for engine in ("serial", "batched")
     ]
     assert [r["up"] for r in found[0]] == [r["up"] for r in found[1]]
+
+
+def sent(kind: int, **tensors: torch.Tensor) -> int:
+    """Bytes of a message that is really written."""
+    return len(wire.write(wire.Envelope(kind, 1, 0, tensors={n.replace("__", "/"): v for n, v in tensors.items()})))
+
+
+def asks(clients: fs.Clients, i: int) -> int:
+    """Bytes of the message in which a client names all its rows."""
+    rows = {f"rows__{s}": encode_rows(space.rows_of(i), space.size) for s, space in clients.spaces.items()}
+    return sent(wire.ROWS, **{n: torch.frombuffer(bytearray(v), dtype=torch.uint8) for n, v in rows.items()})
+
+
+@pytest.mark.parametrize(
+    "method", [fs.methods.l2gd(lam=0.1, p=0.5, alpha=0.1, L=1.0), fs.methods.apgd1(lam=0.1, L=1.0, mu=0.1)]
+)
+def test_counted_is_written_by_the_mixture(method: fs.mixture.Mixture, tmp_path: Path) -> None:
+    """What a client sends up and gets back: its own model, or the mean on its rows, and perhaps a direction."""
+    clients = data()
+    fs.run(method, objective(SIZES), clients, rounds=6, seed=SEED, out=tmp_path)
+    rows, first = JsonLines.read(tmp_path / "traffic.jsonl"), True
+    module = dict(objective(SIZES).module.named_parameters())
+    for row in rows:
+        for i, down, up in zip(row["clients"], row["down"], row["up"], strict=True):
+            x = {n: v.detach() for n, v in module.items()}
+            for table, space in (("items.weight", "item"), ("slots.weight", "slot")):
+                x[table] = x[table][torch.from_numpy(clients.spaces[space].rows_of(i).astype(np.int64))]
+            assert down == sent(wire.DOWN, **{f"vector0__{n}": v for n, v in x.items()})
+            assert up == down + asks(clients, i) * first
+        first = first and not row["clients"]
+    assert not first
+
+
+@pytest.mark.parametrize("submodel", [True, False])
+@pytest.mark.parametrize("name", ["fedmavg", "sfmf"])
+def test_counted_is_written_by_the_factorisation(name: str, submodel: bool, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    user, item = np.nonzero(draw.random((6, 20)) < 0.5)
+    ratings = fs.Clients.from_arrays(
+        {"user": user, "item": item, "rating": draw.integers(1, 6, len(user)).astype(np.float32)}, client="user",
+        ids=["item"], label="rating", binary_label=False, sizes={"item": 20},
+    )  # fmt: skip
+    goal = fs.models.make_objective(ratings, "factorisation", rank=3)
+    options = {"clients_per_round": None} if name == "fedmavg" else {"step": 0.01}
+    fs.run(fs.methods.make(name, submodel=submodel, **options), goal, ratings, rounds=1, out=tmp_path)
+    (row,) = JsonLines.read(tmp_path / "traffic.jsonl")
+    step = {"step": torch.zeros((), dtype=torch.float64)} if name == "fedmavg" else {}
+    for i, down, up in zip(row["clients"], row["down"], row["up"], strict=True):
+        w = torch.zeros(len(ratings.spaces["item"].rows_of(i)) if submodel else 20, 3)
+        assert down == sent(wire.DOWN, **{"model__items.weight": w}, **step)
+        steps = sent(wire.UP, **step) if step else 0
+        assert up == sent(wire.UP, **{"update__items.weight": w}) + steps + (asks(ratings, i) if submodel else 0)
 
 
 def test_bytes_by_hand() -> None:

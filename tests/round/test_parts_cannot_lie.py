@@ -114,8 +114,73 @@ class Forgetful(fs.Part):
         return {k: g * (1 + type(self).rounds) for k, g in grads.items()}
 
 
+class ByTheGroup(fs.Part):
+    """From the second round on, which no trial before training sees, a norm over the whole group."""
+
+    def grad(self, grads: fs.Tree, params: fs.Tree, work: fs.Work) -> fs.Tree:
+        return {k: g + (work.round > 1) * 0.1 * g.norm() for k, g in grads.items()}
+
+
+class ByTheCount(fs.Part):
+    """So little by the size of the group that the engines agree as far as rounding goes."""
+
+    def grad(self, grads: fs.Tree, params: fs.Tree, work: fs.Work) -> fs.Tree:
+        return {k: g + 1e-13 * work.group.count for k, g in grads.items()}
+
+
+class Counting(fs.Part):
+    """Its server counts rounds in an attribute, from 1 in every new run, where an interruption loses them."""
+
+    server_slots = ("rounds",)
+
+    def __init__(self, factor: float):
+        self.factor, self.rounds = factor, 0
+
+    def combine(self, mean: dict, total: fs.Total, state: dict, round: int) -> None:
+        self.rounds = 1 if round == 1 else self.rounds + 1
+        for name, value in mean["update"].items():
+            value *= 1 + self.factor * self.rounds
+            if not self.factor:  # kept and never used
+                state["rounds"][name].fill_(float(self.rounds))
+
+
+class InPlace(fs.Part):
+    """Changes what it was sent: where that is the server's own tensor, the server's changes too."""
+
+    def begin(self, params: fs.Tree, work: fs.Work) -> None:
+        if work.round and not work.group.stacked:  # not in the trial before training
+            work.sent["out.bias"].add_(1e-12)
+
+
+@dataclass(frozen=True)
+class Understated(fs.codecs.Int8):
+    """Says that its update takes a byte less than it does."""
+
+    def finish(self, message: fs.Message, params: fs.Tree, work: fs.Work) -> None:
+        super().finish(message, params, work)
+        assert message.encoded is not None
+        message.encoded -= 1
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (ByTheGroup(), "trains another model in the batched engine"),
+        (ByTheCount(), "not the same in the batched engine with chunk=2"),
+        (Counting(0.1), r"not the same after an interruption \(serial\)"),
+        (Counting(0.0), r"not the same in what is kept after an interruption \(serial\)"),
+        (InPlace(), "not the same where clients have only bytes"),
+        (Understated(), "is counted wrong: in round 1"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, fs.Part) else "",
+)
+def test_check_part_notices(part: fs.Part, says: str) -> None:
+    with pytest.raises(AssertionError, match=says):
+        check_part(part)
+
+
 def test_check_part_notices_state_outside_the_slots() -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="cannot be batched"):
         check_part(Forgetful())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node.processes import METHODS, SEED, objective
 from node.test_node import SIZES, Direct, nodes, population
-from worlds import there
 
 from fedsub.errors import WireError
 from fedsub.method.groups import Cohort
@@ -52,20 +52,30 @@ def seal(body: bytes) -> bytes:
     return body + blake2b(body, digest_size=16).digest()
 
 
-def sample(tmp_path: Path, name: str = "scaffold + fedsubavg") -> tuple[bytes, bytes]:
-    """A downlink and an uplink of a real round."""
-    kept: list[bytes] = []
+def sample(folder: Path, name: str) -> dict[int, bytes]:
+    """A message of every kind, of one client in a real round."""
+    kept: dict[int, dict[int, bytes]] = {}
 
     class Tap(Direct):
-        def send(self, data: bytes) -> None:
-            super().send(data)
-            if wire.read(data).kind == wire.DOWN:
-                kept.extend([data, self.waiting[-1] or b""])
+        def note(self, data: bytes | None) -> None:
+            if data is not None:
+                kept.setdefault(self.node.number, {}).setdefault(wire.read(data).kind, data)
 
-    channels = {n: Tap(node) for n, node in nodes(tmp_path, name).items()}
-    params = {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
-    serve(METHODS[name](), params, population(), channels, rounds=1, seed=SEED)
-    return kept[0], kept[1]
+        def send(self, data: bytes) -> None:
+            self.note(data)
+            super().send(data)
+
+        def receive(self) -> bytes | None:
+            self.note(data := super().receive())
+            return data
+
+    channels = {n: Tap(node) for n, node in nodes(folder, name).items()}
+    serve(METHODS[name](), first_model(), population(), channels, rounds=1, seed=SEED)
+    return next(messages for messages in kept.values() if len(messages) == 6)
+
+
+def first_model() -> dict[str, torch.Tensor]:
+    return {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
 
 
 def mutations(data: bytes, draw: np.random.Generator) -> Callable[[], bytes]:
@@ -92,13 +102,25 @@ def mutations(data: bytes, draw: np.random.Generator) -> Callable[[], bytes]:
         body[16:24] = struct.pack("<Q", draw.integers(2, 2**62))
         return seal(bytes(body))
 
+    def other_run() -> bytes:
+        body[8:16] = struct.pack("<Q", draw.integers(2, 2**62))
+        return seal(bytes(body))
+
+    def empty() -> bytes:
+        """A tensor without values and with lengths that no machine can multiply."""
+        shapes = [(2**40, 2**40, 0), (2**62, 2**62, 0), (0, 2**62, 2**62), (2**63, 0, 2**63), (0, 2**64 - 1, 1)]
+        name = (list(message.tensors) or ["x"])[0].encode()
+        body[44:48] = struct.pack("<I", 1)
+        entry = struct.pack("<HBB3Q", len(name), 0, 3, *shapes[draw.integers(len(shapes))])
+        return seal(bytes(body[:48]) + entry + name)
+
     def other_client() -> bytes:
         body[24:32] = struct.pack("<Q", draw.integers(100, 2**62))
         return seal(bytes(body))
 
     def huge() -> bytes:
         """A dimension that announces more than there is."""
-        at = 48 + 4 + 8 * int(draw.integers(0, 1))
+        at = 48 + 4
         body[at : at + 8] = struct.pack("<Q", int(draw.integers(2**40, 2**63)))
         return seal(bytes(body))
 
@@ -131,44 +153,124 @@ def mutations(data: bytes, draw: np.random.Generator) -> Callable[[], bytes]:
     def nothing() -> bytes:
         return draw.bytes(int(draw.integers(0, 200)))
 
-    ways = [flip, flip, flip, cut, longer, version, other_round, other_client, huge, many, reshaped, renamed, infinite,
-            garbage, nothing]  # fmt: skip
+    ways = [flip, flip, flip, cut, longer, version, other_client, empty, huge, many, nothing]
+    if message.kind != wire.INVITE:  # to any round
+        ways.append(other_round)
+    if message.kind not in (wire.HELLO, wire.WELCOME):  # before there is a run
+        ways.append(other_run)
+    if message.tensors:
+        ways += [reshaped, renamed, garbage]
+    if any(v.is_floating_point() and v.numel() for v in message.tensors.values()):
+        ways.append(infinite)
     return ways[draw.integers(len(ways))]
 
 
-def test_two_thousand_mutated_messages_are_refused(tmp_path: Path) -> None:
-    """Each with a clear error; none takes memory beyond the message's size, and none changes the model."""
+KINDS = {"hello": wire.HELLO, "welcome": wire.WELCOME, "invite": wire.INVITE, "rows": wire.ROWS, "down": wire.DOWN,
+         "up": wire.UP}  # fmt: skip
+
+
+class Waiting:
+    """A server and a client of a run, each waiting for its messages, and a way to take one of every kind."""
+
+    def __init__(self, folder: Path, name: str):
+        self.messages = sample(folder / "sample", name)
+        number = wire.read(self.messages[wire.UP]).client
+        known = population()
+        self.server = ServerHalf(METHODS[name](), known, first_model(), seed=SEED)
+        self.letters = Letters(self.server.schema, known.rows, 1, known.padding)
+        self.weight = float(self.server.method.average.weight(known.sizes[[number]])[0])
+        self.node = nodes(folder / "nodes", name)[number]
+        self.node.join(self.messages[wire.WELCOME])
+        self.node.answer(self.messages[wire.INVITE])
+
+    def take(self, kind: int, data: bytes) -> None:
+        number, counts = self.node.number, self.node.counts
+        who = Cohort.of(np.array([number]))
+        if kind == wire.HELLO:
+            first = {n: self.server.params[n] for n in self.server.schema.private}
+            welcome(self.server, self.letters, first, number, Said(data), SEED)
+        elif kind == wire.WELCOME:
+            self.node.join(data)
+        elif kind == wire.ROWS:
+            self.letters.read_asked(data, 1, number, 0)
+        elif kind == wire.UP:
+            self.letters.read_up(data, 1, who, counts, weight=self.weight)
+        else:
+            self.node.answer(data)
+
+    def kept(self) -> dict[str, torch.Tensor]:
+        return {**self.server.params, **{f"memory/{n}": v for n, v in self.node.memory.tensors.items()}}
+
+
+class Said:
+    """A channel over which one message came; what is sent is forgotten."""
+
+    def __init__(self, data: bytes):
+        self.data = data
+
+    def send(self, data: bytes) -> None:
+        pass
+
+    def receive(self) -> bytes | None:
+        return self.data
+
+
+@pytest.mark.parametrize("name", ["scaffold + fedsubavg", "ef-sign", "top-k, prox", "fedper, a table"])
+def test_two_thousand_mutated_messages_are_refused(name: str, tmp_path: Path) -> None:
+    """Of every kind, each with a clear error; none takes memory beyond the message's size or changes a value."""
     draw = np.random.default_rng(0)
-    name = "scaffold + fedsubavg"
-    down, up = sample(tmp_path / "sample", name)
-    node = nodes(tmp_path / "nodes", name)[wire.read(down).client]
-    channel = Direct(node)
-    params = {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
-    # The server that waits for this uplink, and the node that waits for this downlink.
-    server = ServerHalf(METHODS[name](), population(), params, seed=SEED)
-    letters = Letters(server.schema, population().rows, 1, population().padding)
-    welcome(server, letters, {}, node.number, channel, SEED)
-    who, counts = Cohort.of(np.array([node.number])), dict(node.counts)
-    weight = float(server.method.average.weight(population().sizes[who.clients])[0])
-    letters.read_up(up, 1, who, counts, weight=weight)  # as it is, it is taken
-    node.answer(letters.invite(1, node.number, 0))
-    there(node.letters).read_down(down, node.number, node.counts)
-    before = {n: v.clone() for n, v in server.params.items()}
-    memory = {n: v.clone() for n, v in node.memory.tensors.items()}
+    waiting = Waiting(tmp_path, name)
+    for kind, message in Waiting(tmp_path / "whole", name).messages.items():  # as they are, they are taken
+        waiting.take(kind, message)
+    before = {n: v.clone() for n, v in waiting.kept().items()}
     tracemalloc.start()
-    for n in range(2000):
-        data = down if n % 2 else up
-        spoilt = mutations(data, draw)()
+    for n in range(2000 if name.startswith("scaffold") else 500):
+        kind = list(KINDS.values())[n % len(KINDS)]
+        spoilt = mutations(waiting.messages[kind], draw)()
         tracemalloc.reset_peak()
         start = tracemalloc.get_traced_memory()[0]
-        take = node.answer if n % 2 else lambda data: letters.read_up(data, 1, who, counts, weight=weight)
         with pytest.raises(WireError) as refused:
-            take(spoilt)
-        assert tracemalloc.get_traced_memory()[1] - start < 8 * len(data) + 200_000
+            waiting.take(kind, spoilt)
+        assert tracemalloc.get_traced_memory()[1] - start < 8 * len(waiting.messages[kind]) + 200_000
         assert len(str(refused.value)) > 20
     tracemalloc.stop()
-    assert all(torch.equal(before[n], v) for n, v in server.params.items())
-    assert all(torch.equal(memory[n], v) for n, v in node.memory.tensors.items())
+    assert all(torch.equal(before[n], v) for n, v in waiting.kept().items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(2**40, 2**40, 0), (2**62, 2**62, 0), (0, 2**62, 2**62)])
+def test_an_empty_tensor_of_huge_lengths_is_refused(kind: str, shape: tuple[int, ...]) -> None:
+    head = struct.pack("<4sHBBQQQQII", b"fsub", 1, KINDS[kind], 0, 1, 1, 1, 0, 0, 1)
+    forged = seal(head + struct.pack("<HBB3Q", 3, 0, 3, *shape) + b"one")
+    assert len(forged) == 95
+    with pytest.raises(WireError, match="larger than any"):
+        wire.read(forged)
+
+
+def changed(data: bytes, name: str, value: torch.Tensor | None = None) -> bytes:
+    """A message with another tensor, or without it, whose digest fits."""
+    message = wire.read(data)
+    found = {n: v for n, v in message.tensors.items() if n != name} | ({} if value is None else {name: value})
+    return wire.write(replace(message, tensors=found))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda data: changed(data, "first/out.bias"), "it lacks 'first/out.bias'"),
+        (lambda data: changed(data, "first/out.bias", torch.tensor([torch.nan])), "first/out.bias holds NaN"),
+        (lambda data: changed(data, "moments/out.bias", torch.tensor([0, torch.inf]).double()), "holds NaN"),
+        (lambda data: changed(data, "moments/out.bias", torch.zeros(3).double()), r"\[3\]"),
+        (lambda data: changed(data, "more", torch.zeros(1)), "it has 'more'"),
+        (lambda data: changed(data, "seed", torch.tensor(-1)), "seed must be"),
+        (lambda data: wire.write(replace(wire.read(data), round=7)), "round 0, got one of round 7"),
+    ],
+    ids=["lacks", "nan", "infinite", "shape", "more", "seed", "round"],
+)
+def test_a_welcome_is_checked(spoil: Callable[[bytes], bytes], says: str, tmp_path: Path) -> None:
+    waiting = Waiting(tmp_path, "fedper, a table")
+    with pytest.raises(WireError, match=says):
+        waiting.node.join(spoil(waiting.messages[wire.WELCOME]))
 
 
 @pytest.mark.parametrize("name", ["ef-sign", "top-k, prox", "fednova"])

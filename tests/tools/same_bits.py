@@ -96,7 +96,8 @@ def cases() -> dict[str, Callable[[], Any]]:
     def add(name: str, method: Any, engines: tuple[str, ...] = ("serial", "batched"), **options: Any) -> None:
         for engine in engines:
             drop, dtype = options.get("drop", 0.0), options.get("dtype", torch.float32)
-            rest = {k: v for k, v in options.items() if k not in ("drop", "dtype", "resume")}
+            unused = ("drop", "dtype", "resume", "chunk" if engine == "serial" else "")
+            rest = {k: v for k, v in options.items() if k not in unused}
 
             def one(engine: str = engine, rest: dict = rest, drop: float = drop, dtype: Any = dtype) -> Any:
                 how = {"rounds": 5, "engine": engine, "seed": 2, "evaluate": fs.Evaluate(every=2), "test": data, **rest}

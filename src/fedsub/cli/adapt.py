@@ -14,6 +14,8 @@ from fedsub.study.experiment.experiment import Experiment, expand
 
 if TYPE_CHECKING:
     from fedsub.data import Clients
+    from fedsub.method.parts import Personal
+    from fedsub.method.training import Algorithm
 
 METRICS = {
     "loss": "loss",
@@ -78,7 +80,7 @@ def _choose(experiment: Experiment, out: Path, directory: Path) -> Found:
     named = next((path for path in runs if path.resolve() == directory.resolve()), None)
     if named is None:
         methods = experiment.methods(1)
-        personal = [path for path, (label, seed) in runs.items() if _has_personal(methods[label]) and seed == seeds[0]]
+        personal = [path for path, (label, seed) in runs.items() if _kept(methods[label]) and seed == seeds[0]]
         if len(personal) != 1:
             what = "no method with personal parameters" if not personal else f"{len(personal)} of them"
             raise ConfigError(
@@ -91,17 +93,17 @@ def _choose(experiment: Experiment, out: Path, directory: Path) -> Found:
     return Found(named, experiment, *runs[named])
 
 
-def _has_personal(method: Any) -> bool:
+def _kept(method: Algorithm) -> Personal | None:
+    """What a method says of clients' own parameters, of which new clients get fresh ones."""
     from fedsub.method.parts import Personal
+    from fedsub.method.slots import Method
 
-    return any(isinstance(part, Personal) and part.names for part in getattr(method, "parts", ()))
+    keeper = method.keeper if isinstance(method, Method) else None
+    return keeper if isinstance(keeper, Personal) and keeper.names else None
 
 
-def _personal(method: Any) -> Any:
-    from fedsub.method.parts import Personal
-
-    found = next((p for p in getattr(method, "parts", ()) if isinstance(p, Personal) and p.names), None)
-    if found is None:
+def _personal(method: Algorithm) -> Personal:
+    if (found := _kept(method)) is None:
         raise ConfigError(
             f"{method.name} keeps no parameters at the clients, so there is nothing to adapt; train one that does, "
             "such as fedper, or fedsubavg with personal = …."

@@ -162,7 +162,7 @@ def _method(made: Experiment) -> Mixture:
     from fedsub.families.mixture.method import Mixture
 
     (label, found), *_ = made.methods(2).items()
-    if not isinstance(found, Mixture) or not hasattr(found.solver, "lam"):
+    if not isinstance(found, Mixture) or not found.solver.has_lam:
         raise ConfigError(
             f"--method {label} has no lam; use l2gd, l2gd+, l2sgd, l2sgd2, l2sgd+, apgd1, apgd2, iapgd or al2sgd+."
         )

@@ -15,7 +15,7 @@ where W = Σ w_i over all clients and W_m over those that hold m.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -25,18 +25,44 @@ from fedsub.checks import check_mix, check_number
 from fedsub.errors import MethodError, nearest
 from fedsub.method.part import Total
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
+from fedsub.method.slots import Average, BoundAverage
 from fedsub.objective.population import Population
 from fedsub.trees import Tree, over_holders
 
 WEIGHTINGS = ("clients", "samples")
 
 
+class Averaging:
+    """What an average says of itself unless it says otherwise. Subclasses are frozen dataclasses."""
+
+    needs_held: bool = False  # whether Σ a_i by row is needed
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the mean of a row is multiplied by a positive number of the row's own."""
+        return False
+
+    def grouped(self, name: str, groups: Groups) -> Average:
+        """The average with settings by parameter pattern, for the method ``name``."""
+        raise MethodError(
+            f"groups set temper or max_coef, the heat correction's exponent and cap, which {name} does not have; "
+            "use fedsubavg."
+        )
+
+    def weight(self, sizes: np.ndarray) -> np.ndarray:
+        """a_i of clients with so many samples, float64."""
+        raise NotImplementedError
+
+    def bind(self, population: Population, device: torch.device) -> BoundAverage:
+        """The server's half."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class OverClients:
+class OverClients(Averaging):
     """The mean over the cohort, by client or by number of samples (McMahan et al., AISTATS 2017)."""
 
     weighting: str = "clients"
-    needs_held = False
 
     def __post_init__(self) -> None:
         _check(self.weighting, WEIGHTINGS)
@@ -49,7 +75,7 @@ class OverClients:
 
 
 @dataclass(frozen=True)
-class OverHolders:
+class OverHolders(Averaging):
     """The mean over all clients that hold a parameter (FedSubAvg, Ding et al., NeurIPS 2022).
 
     The cohort's mean is multiplied by the coefficient N/n_m (or W/W_m), a constant per row; dense
@@ -64,7 +90,6 @@ class OverHolders:
     max_coef: float | None = None
     heat: dict[str, np.ndarray] | None = field(default=None, compare=False)
     groups: Groups | None = None
-    needs_held = False
 
     def __post_init__(self) -> None:
         _check(self.weighting, (*WEIGHTINGS, "unbiased"))
@@ -80,6 +105,16 @@ class OverHolders:
                 f"heat must be a dict {{space name: heat of each row}}, got a {type(self.heat).__name__}; "
                 "leave it out to use the exact heat."
             )
+
+    @property
+    def corrects(self) -> bool:
+        settings = [(self.temper, self.max_coef)]
+        for values in (self.groups or {}).values():
+            settings.append((values.get("temper", self.temper), values.get("max_coef", self.max_coef)))
+        return any(temper > 0 and cap != 1 for temper, cap in settings)
+
+    def grouped(self, name: str, groups: Groups) -> Average:
+        return replace(self, groups=groups)
 
     def weight(self, sizes: np.ndarray) -> np.ndarray:
         return _weight(self.weighting, sizes)
@@ -123,7 +158,7 @@ class OverHolders:
 
 
 @dataclass(frozen=True)
-class OverSampledHolders:
+class OverSampledHolders(Averaging):
     """The mean over those clients *of the cohort* that hold the row.
 
     Needs no global heat, but a row that one sampled client holds takes that client's whole step: a

@@ -8,12 +8,10 @@ Any method may be told to use another local solver, server, sampler or codec, a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from fedsub.checks import check_number
 from fedsub.errors import MethodError
-from fedsub.method.average import OverHolders
 from fedsub.method.part import Part
 from fedsub.method.parts import ClipRows, NormalisedSteps, Personal, Prox
 from fedsub.method.settings import DEFAULTS
@@ -24,12 +22,7 @@ def compose(name: str, average: Average, settings: Mapping[str, Any]) -> Method:
     """A method from settings with objects: solver, server and sampler, and whatever else is not at its default."""
     s: dict[str, Any] = {**DEFAULTS, **settings}
     if s["groups"]:
-        if not isinstance(average, OverHolders):
-            raise MethodError(
-                f"groups set temper or max_coef, the heat correction's exponent and cap, which {name} does not have; "
-                "use fedsubavg."
-            )
-        average = replace(average, groups=s["groups"])
+        average = average.grouped(name, s["groups"])
     return Method(
         local=s["solver"], parts=_parts(s), average=average, server=s["server"], sampler=s["sampler"], name=name
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -86,11 +86,22 @@ class Part:
     codec: ClassVar[bool] = False  # whether it changes how the update is written; a method has one at most
     votes: ClassVar[bool] = False  # whether what it sends has lost its size: a factor would change nothing
     steers: ClassVar[bool] = False  # whether it turns steps towards the mean gradient, read off the client's update
+    own: ClassVar[str] = ""  # of client_slots, the one with the values of the parameters that are `private`
 
     @property
     def key(self) -> str:
         """The name under which its state and messages are kept."""
         return type(self).__name__.lower()
+
+    @property
+    def pull(self) -> float:
+        """μ, where `grad` adds μ (x − what was sent), as FedProx does: other parts reckon with it."""
+        return 0.0
+
+    @property
+    def own_slot(self) -> str:
+        """Where clients' memory keeps the values of private parameters."""
+        return f"{self.key}.{self.own}"
 
     def check(self, method: Method) -> None:
         """Raise MethodError if this part makes no sense in the method; called when it is built."""
@@ -120,6 +131,10 @@ class Part:
 
     def finish(self, message: Message, params: Tree, work: Work) -> None:
         """Client: after the last local step; change what is sent and, in ``work.client``, what is kept."""
+
+    def decode(self, data: bytes, like: Mapping[str, Tensor], padding: Collection[str] = ()) -> Tree:
+        """Server: the update that a codec wrote into a message; `fedsub.method.codecs.Codec` has it."""
+        raise NotImplementedError
 
     def combine(self, mean: dict[str, Tree], total: Total, state: dict[str, Tree], round: int) -> None:
         """Server: change the means (by payload) and this part's server slots.

@@ -66,10 +66,15 @@ class Average(Protocol):
     """Over whom is the mean of the updates taken?
 
     Clients multiply what they send by their `weight`; `bind` gives the server's half, fitted to a population.
+    `fedsub.method.average.Averaging` has defaults.
     """
 
-    needs_held: bool
+    @property
+    def needs_held(self) -> bool: ...  # Σ a_i by row
+    @property
+    def corrects(self) -> bool: ...  # a row's mean is multiplied by a positive number of its own
 
+    def grouped(self, name: str, groups: Any) -> Average: ...  # with settings by parameter pattern
     def weight(self, sizes: np.ndarray) -> np.ndarray: ...  # a_i of clients with that many samples, float64
     def bind(self, population: Population, device: torch.device) -> BoundAverage: ...
 
@@ -133,13 +138,22 @@ class Sampler(Protocol):
 _LOCAL = ("lr", "local_steps", "local_epochs", "batch_size", "batches", "rate", "scale", "init", "step")
 _SLOTS = {  # slot -> what it must have, and an example
     "local": ((*_LOCAL, "groups", "largest_lr", "pure_step", "linear", "path_norm", "smooth"), "SGD(lr=0.1), a Solver"),
-    "average": (("needs_held", "weight", "bind"), "OverHolders()"),
+    "average": (("needs_held", "corrects", "grouped", "weight", "bind"), "OverHolders(), an Averaging"),
     "server": (
         ("lazy", "init", "step", "catch_up", "advance", "fitted", "whole_tables", "outcome"),
         "Add(), a servers.ServerRule",
     ),
     "sampler": (("bind", "share", "may_repeat", "probes"), "Uniform(50), a sampling.Sampler"),
 }
+
+
+def check_slot(slot: str, value: Any, of: str) -> None:
+    """Refuse what lacks something that its slot needs."""
+    needed, example = _SLOTS[slot]
+    lacking = [name for name in needed if not hasattr(value, name)]
+    if isinstance(value, type) or lacking:
+        why = "is a class, not an object" if isinstance(value, type) else f"lacks {', '.join(lacking)}"
+        raise MethodError(f"{slot} of {of} must be like {example}; {value!r} {why}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +169,8 @@ class Method(Algorithm):
     name: str = "custom"
 
     def __post_init__(self) -> None:
-        for slot, (needed, example) in _SLOTS.items():
-            value = getattr(self, slot)
-            lacking = [name for name in needed if not hasattr(value, name)]
-            if isinstance(value, type) or lacking:
-                why = "is a class, not an object" if isinstance(value, type) else f"lacks {', '.join(lacking)}"
-                raise MethodError(f"{slot} of a Method must be like {example}; {value!r} {why}.")
+        for slot in _SLOTS:
+            check_slot(slot, getattr(self, slot), "a Method")
         if not isinstance(self.name, str) or not isinstance(self.pooled, bool):
             raise MethodError(f"A Method has name=text and pooled=True or False, got {self.name!r}, {self.pooled!r}.")
         if not isinstance(self.parts, tuple) or not all(isinstance(p, Part) for p in self.parts):
@@ -174,7 +184,16 @@ class Method(Algorithm):
         for key in keys:
             if keys.count(key) > 1:
                 raise MethodError(f"parts holds {key} twice; give it once, with the settings you mean.")
+        if len(keepers := [part for part in self.parts if part.own]) > 1:
+            listed = " and ".join(type(part).__name__ for part in keepers)
+            raise MethodError(f"One part keeps all parameters that are clients' own, but parts hold {listed}.")
         codecs = [part for part in self.parts if part.codec]
+        for part in codecs:
+            if type(part).decode is Part.decode:
+                raise MethodError(
+                    f"{type(part).__name__} says codec = True and has no decode, so that nobody could read what it "
+                    "writes; make it a fedsub.codecs.Codec."
+                )
         if len(codecs) > 1:
             listed = " and ".join(type(part).__name__ for part in codecs)
             raise MethodError(f"A client writes its update in one way, but parts hold {listed}; choose one.")
@@ -187,6 +206,11 @@ class Method(Algorithm):
             raise MethodError(f"{type(stateful[0]).__name__} is for clients; pooled data has none.")
         for part in self.parts:
             part.check(self)
+
+    @property
+    def keeper(self) -> Part | None:
+        """The part that says which parameters are clients' own, if there is one."""
+        return next((part for part in self.parts if part.own), None)
 
     def private(self, names: Collection[str]) -> tuple[str, ...]:
         """The parameters that stay with the clients."""

@@ -10,7 +10,8 @@
     secure    union:0.5  clear:0.5  union:0.5,rows_threshold=3,simulate=false           rows, clip, other settings
 
 The first three words are understood together with the settings beside them, `BESIDE`. An object in place of a word
-has its own settings: the same ones beside it are refused. Nothing else in fedsub reads such words.
+has its own settings: the same ones beside it are refused. Nothing else in fedsub reads such words; matrix
+factorisation, whose projections are words too, reads them by `read_word`.
 """
 
 from __future__ import annotations
@@ -85,10 +86,13 @@ def objects(
     rest["server"] = slots["server"].read(of_server, _server)
     rest["server"] = _mean_of_iterates(rest.pop("iterates", None), rest["server"])
     rest["sampler"] = slots["sampler"].read(None, _sampler)
-    for setting, read in {"codec": codec, "variates": variates, "secure": secure}.items():
+    readers = {"codec": codec, "variates": variates, "secure": secure}
+    for setting, read in readers.items():
         if setting in rest:
             rest[setting] = read(rest[setting])
     for setting, value in made.items():
+        if setting in readers:
+            value = readers[setting](value)
         if setting != "server" and rest.setdefault(setting, value) != value:
             refuse_other(name, setting, word(value), given[setting])
     return rest
@@ -195,14 +199,14 @@ def _sampler(slot: _Slot, groups: Groups | None) -> Sampler:
 
 def codec(text: str | Part | None) -> Part | None:
     """A codec from its short spelling, like "topk:0.05"."""
-    return text if text is None or (isinstance(text, Part) and text.codec) else _make(text, CODECS, "codec")
+    return text if text is None or (isinstance(text, Part) and text.codec) else read_word(text, CODECS, "codec")
 
 
 def variates(text: str | Part | None) -> Part | None:
     """Scaffold's control variates from the option's name, with "I" perhaps a share of the batches, like "I:1"."""
     if text is None or isinstance(text, ControlVariates):
         return text
-    return _make(text, VARIATES, "variates (Scaffold's option)")
+    return read_word(text, VARIATES, "variates (Scaffold's option)")
 
 
 def secure(text: str | Part | None) -> Part | None:
@@ -238,13 +242,13 @@ _SETTING: dict[str, Callable[[str], Any]] = {
 
 def _mean_of_iterates(text: str | None, server: Server) -> Server:
     """The server, or around it what ``iterates`` asks for."""
-    wrapped = None if text is None else _make(text, ITERATES, "iterates")
+    wrapped = None if text is None else read_word(text, ITERATES, "iterates", objects=False)
     return server if wrapped is None else replace(wrapped, server=server)
 
 
 def schedule(text: str | Schedule | None) -> Schedule | None:
     """A schedule from its short spelling; None and "constant" leave the rate as it is."""
-    return text if text is None or isinstance(text, Schedule) else _make(text, SCHEDULES, "schedule")
+    return text if text is None or isinstance(text, Schedule) else read_word(text, SCHEDULES, "schedule")
 
 
 def word(value: Any) -> Any:
@@ -260,16 +264,17 @@ def refuse_other(name: str, setting: str, needed: Any, given: Any) -> NoReturn:
     )
 
 
-def _make(text: Any, words: Words, what: str) -> Any:
-    make, numbers = _read(text, words, what)
+def read_word(text: Any, words: Words, what: str, *, objects: bool = True) -> Any:
+    """What a word of ``words`` makes, with the number behind its colon; ``objects``: whether one would do as well."""
+    make, numbers = _read(text, words, what, objects)
     return make(*numbers)
 
 
-def _read(text: Any, words: Words, what: str) -> tuple[Callable[..., Any], list[float]]:
+def _read(text: Any, words: Words, what: str, objects: bool = True) -> tuple[Callable[..., Any], list[float]]:
     """What a word makes, and the number behind its colon, if there is one."""
     kind, _, number = str(text).partition(":")
     if not isinstance(text, str) or kind not in words:
-        one_of = "one of" if words is ITERATES else "an object, or one of"
+        one_of = "an object, or one of" if objects else "one of"
         raise MethodError(f"{what} must be {one_of} {', '.join(words)}; got {text!r}: {nearest(kind, words)}")
     make, takes = words[kind]
     if not number:

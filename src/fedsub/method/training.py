@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,24 @@ class Options:
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
     rounds: int | None = None  # of the whole run
 
-    def refuse(self, method: str, *names: str) -> None:
-        """Raise ConfigError for options that were given and that a method does not use."""
+    def refuse(self, method: str, *names: str, but: Mapping[str, Any] | None = None) -> None:
+        """Raise ConfigError for options that were given and that a method does not use; ``but`` are values it has."""
         for name in names:
             usual = type(self).__dataclass_fields__[name].default
-            if (given := getattr(self, name)) != usual:
+            if (given := getattr(self, name)) not in (usual, (but or {}).get(name, usual)):
                 raise ConfigError(f"{method} does not use {name}={given!r}; leave it out.")
+
+
+# Options of how clients are trained, which a method on pooled data has none of.
+OF_CLIENTS = "engine", "chunk", "workers", "compile", "lost"
+
+
+def shared_options(method: Algorithm, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that several methods share, as one of them is given them.
+
+    A baseline on pooled data goes without those of clients, which it refuses where it is trained by itself.
+    """
+    return {name: value for name, value in options.items() if not (method.pooled and name in OF_CLIENTS)}
 
 
 class Trains:
@@ -44,6 +57,9 @@ class Trains:
 
     engine: Any  # with a name
     state: Any  # `fedsub.round.remembered.Remembered`: what a checkpoint keeps besides the shared model
+
+    def settle_engine(self, before: str, tell: Callable[[str], None]) -> None:
+        """Before the first round: the engine that an earlier session settled on, or "", and who hears of a choice."""
 
     def round(self, number: int) -> Any:
         """Play a round; returns its RoundReport."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedsub.checks import check_seed
 from fedsub.data.clients import Clients
 from fedsub.errors import WireError
 from fedsub.method.codecs.wire import encode_rows
@@ -26,10 +27,10 @@ from fedsub.round.engines.base import Plan
 from fedsub.round.engines.inspecting import inspect
 from fedsub.round.engines.serial import Serial
 from fedsub.round.here import keep
-from fedsub.round.letters import Letters
+from fedsub.round.letters import Letters, check_finite
 from fedsub.round.memory import ClientState, first_words
 from fedsub.round.quiet import one_thread
-from fedsub.round.schema import Schema
+from fedsub.round.schema import REPORTS, Schema, expected
 
 MakeObjective = Callable[[Mapping[str, int]], Objective]  # (space -> how many rows its tables need)
 
@@ -68,44 +69,52 @@ class Node:
 
     def hello(self) -> bytes:
         """The first message: what this node runs, and the rows of tables of which it keeps values of its own."""
-        spaces = dict.fromkeys(self._tables[n] for n in self.method.private(self.problem.names) if n in self._tables)
         tensors = {
             "method": torch.tensor(method_digest(self.method)),
             "model": torch.tensor(model_digest(self.params, self._tables)),
-            **{f"rows/{s}": _bytes(encode_rows(self.held[s], self._rows[s])) for s in spaces},
         }
+        for field in self._schema().hello():
+            kind, _, space = field.name.partition("/")
+            if kind == "rows":
+                tensors[field.name] = _bytes(encode_rows(self.held[space], self._rows[space]))
         return wire.write(wire.Envelope(wire.HELLO, 0, self.number, tensors=tensors))
 
     def join(self, welcome: bytes) -> None:
         """Take the server's answer to `hello`: the run, its seed, what is reported, and first values of one's own."""
         message = wire.read(welcome, wire.WELCOME)
-        seed = message.tensors.get("seed")
-        if message.client != self.number or seed is None or seed.shape != () or seed.dtype != torch.int64:
-            raise WireError(f"The welcome is not for client {self.number}; join again.")
-        reports = tuple(name for name in ("loss", "deviation") if f"report/{name}" in message.tensors)
-        schema = Schema(self.method.parts, self.params, self._tables, reports)
-        self.letters = Letters(schema, self._rows, message.run, self.problem.padding)
-        at = self._alone
-        trial = ClientHalf(self.problem, self.method, Plan(()), int(seed), reports, at)
+        if message.flags == wire.REFUSED:
+            wire.check(message, {}, client=self.number)
+            raise WireError(
+                f"The server leaves client {self.number} out: it runs another method or model, or did not say which "
+                "rows it holds; give both the same settings, names, shapes and types."
+            )
+        reports = tuple(name for name in REPORTS if f"report/{name}" in message.tensors)
+        schema = self._schema(reports)
+        head = {"round": 0, "client": self.number, "repeat": 0, "flags": 0, "accepted": 0}
+        wire.check(message, expected(schema.welcome(), self.counts), **head)
+        check_finite(message.tensors)
+        seed, at = int(message.tensors["seed"]), self._alone
+        check_seed("seed", seed, error=WireError)
+        trial = ClientHalf(self.problem, self.method, Plan(()), seed, reports, at)
         batches = trial.draw(Cohort.of(np.array([self.number])), 0)
         plan, _ = inspect(self.problem, self.params, 0, batches)
-        self.half = ClientHalf(self.problem, self.method, plan, int(seed), reports, at)
+        self.letters = Letters(schema, self._rows, message.run, self.problem.padding)
+        self.half = ClientHalf(self.problem, self.method, plan, seed, reports, at)
         self.engine = Serial(self.problem, plan)
         if not self.store.rounds:
-            self.memory.fill(self.method.parts, lambda name, clients: self._start(name, message, int(seed)))
+            self.memory.fill(self.method.parts, lambda name, clients: self._start(name, message, seed))
             self.store.save(self.memory, 0)
+
+    def _schema(self, reports: tuple[str, ...] = ()) -> Schema:
+        return Schema(self.method.parts, self.params, self._tables, reports)
 
     def _start(self, name: str, message: wire.Envelope, seed: int) -> Start:
         space = self.problem.tables.get(name)
-        value, moments = message.tensors.get(f"first/{name}"), message.tensors.get(f"moments/{name}")
-        like = self.params[name]
-        if value is None:  # nothing that a part makes first values from: zeros
-            value, moments = torch.zeros_like(like), torch.zeros(2)
-        if moments is None or value.shape != like.shape or value.dtype != like.dtype:
-            raise WireError(
-                f"First values of {name} came as {list(value.shape)}, expected {list(like.shape)}; join again."
-            )
-        mean, spread = moments.tolist()
+        value = message.tensors.get(f"first/{name}")
+        if value is None:  # shared: no part makes first values from it
+            value, mean, spread = torch.zeros_like(self.params[name]), 0.0, 0.0
+        else:
+            mean, spread = message.tensors[f"moments/{name}"].tolist()
         words = first_words(seed, name, np.array([self.number]))
         if space is None:
             return Start(value.unsqueeze(0), np.ones(1, np.int64), words, mean, spread)

@@ -29,7 +29,7 @@ class Channel(Protocol):
 
 @dataclass
 class Remote:
-    """Reaches every client through its channel. A client that does not answer, or not as expected, is lost."""
+    """Reaches every client through its channel. One without a channel, or that does not answer as expected, is lost."""
 
     server: ServerHalf
     letters: Letters
@@ -45,7 +45,7 @@ class Remote:
         for client, repeat in _draws(cohort):
             sent = self.letters.invite(number, client, repeat)
             data = self._reply(client, sent)
-            self._asked.append((len(sent), len(data or b"")))
+            self._asked.append((len(sent) * (client in self.channels), len(data or b"")))
             found.append(self._read(lambda d: self.letters.read_asked(d, number, client, repeat), client, data))  # noqa: B023
         spaces = self.letters.schema.spaces
         nothing = np.zeros(0, np.int64)
@@ -105,6 +105,8 @@ class Remote:
         return answers, down, up
 
     def _reply(self, client: int, data: bytes) -> bytes | None:
+        if client not in self.channels:
+            return None
         self.channels[client].send(data)
         return self.channels[client].receive()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
+from fedsub.checks import check_seed
 from fedsub.errors import DataError, MethodError, NoUsableClient, WireError
 from fedsub.method.codecs.wire import decode_rows
 from fedsub.method.parts import SecureSum
@@ -19,18 +21,26 @@ from fedsub.round.ledger import RoundReport
 from fedsub.round.letters import Letters
 from fedsub.round.memory import moments
 from fedsub.round.quiet import one_thread
+from fedsub.round.schema import expected
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import play
 from fedsub.trees import Tree
 
+log = logging.getLogger("fedsub")
+
 
 @dataclass
 class Served:
-    """What came of it: the shared model, a report of every round, and the messages that were refused."""
+    """What came of it: the shared model, a report of every round, and the messages that were refused.
+
+    ``left_out`` are the clients that said something else in their hello than the server expects, or nothing, and why;
+    they count as lost in every round that they are drawn for.
+    """
 
     params: Tree
     reports: list[RoundReport] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    left_out: dict[int, str] = field(default_factory=dict)
 
 
 def serve(
@@ -48,7 +58,9 @@ def serve(
 
     ``params`` is the first model; it is trained in place.
     ``before_round`` is called with each round's number; a client whose channel was replaced there says hello again.
+    A client without a channel is lost whenever it is drawn, like one whose hello was refused.
     """
+    check_seed("seed", seed)
     secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
     if secure is not None:
         raise MethodError(
@@ -57,7 +69,8 @@ def serve(
         )
     server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
     letters = Letters(server.schema, population.rows, run, population.padding)
-    remote = Remote(server, letters, channels)
+    joined: dict[int, Channel] = {}
+    remote = Remote(server, letters, joined)
     first = {name: params[name].clone() for name in server.schema.private}
     done = Served(params, refused=remote.refused)
     known: dict[int, Channel] = {}
@@ -66,38 +79,65 @@ def serve(
             before_round(number)
             for client, channel in channels.items():
                 if known.get(client) is not channel:
-                    welcome(server, letters, first, client, channel, seed)
                     known[client] = channel
+                    joined.pop(client, None)
+                    done.left_out.pop(client, None)
+                    try:
+                        welcome(server, letters, first, client, channel, seed)
+                        joined[client] = channel
+                    except WireError as err:
+                        done.left_out[client] = str(err)
+                        log.warning("left out client %s: %s", client, err)
+            if not joined:
+                why = "; ".join([*done.left_out.values()][:3]) or "there is no channel to any"
+                raise NoUsableClient(f"Round {number}: no client has joined. {why}")
             done.reports.append(play(server, remote, number))
         server.settle(rounds)
     return done
 
 
 def welcome(server: ServerHalf, letters: Letters, first: Tree, client: int, channel: Channel, seed: int) -> None:
-    """Answer a client's hello: refuse one that runs something else, give the others what they begin with."""
+    """Answer a client's hello: tell one that runs something else, give the others what they begin with.
+
+    WireError says why a client cannot take part.
+    """
     data = channel.receive()
     if data is None:
-        raise NoUsableClient(f"Client {client} did not say hello; start it, or leave it out of the channels.")
-    message = wire.read(data, wire.HELLO)
+        raise WireError(f"Client {client} did not say hello; start it, or leave it out of the channels.")
+    try:
+        rows = _rows_held(server, wire.read(data, wire.HELLO), client)
+    except WireError:
+        channel.send(wire.write(wire.Envelope(wire.WELCOME, 0, client, run=letters.run, flags=wire.REFUSED)))
+        raise
     tables = server.population.tables
-    wanted = {"method": method_digest(server.method), "model": model_digest(server.params, tables)}
-    for name, digest in wanted.items():
-        seen = message.tensors.get(name)
-        if seen is None or seen.shape != () or int(seen) != digest or message.client != client:
-            raise WireError(
-                f"Client {client} joins with another {name} than the server's; give both the same {name} (settings, "
-                "names, shapes and types)."
-            )
     tensors: Tree = {"seed": torch.tensor(seed)}
     tensors |= {f"report/{name}": torch.ones(()) for name in server.schema.reports}
     for name, value in first.items():
         tensors[f"moments/{name}"] = torch.tensor(moments(value), dtype=torch.float64)
-        tensors[f"first/{name}"] = value
-        if name in tables:
-            space = tables[name]
-            try:
-                rows = decode_rows(message.tensors[f"rows/{space}"].numpy().tobytes(), server.population.rows[space])
-            except (KeyError, DataError) as err:
-                raise WireError(f"Client {client} does not say which rows of {space!r} it holds ({err}).") from err
-            tensors[f"first/{name}"] = value[torch.from_numpy(rows)]
+        tensors[f"first/{name}"] = value[rows[tables[name]]] if name in tables else value
     channel.send(wire.write(wire.Envelope(wire.WELCOME, 0, client, run=letters.run, tensors=tensors)))
+
+
+def _rows_held(server: ServerHalf, hello: wire.Envelope, client: int) -> dict[str, torch.Tensor]:
+    """The rows of each space of which a client keeps values of its own, if it runs what the server runs."""
+    population, fields = server.population, server.schema.hello()
+    wanted = {"method": method_digest(server.method), "model": model_digest(server.params, population.tables)}
+    for name, digest in wanted.items():
+        seen = hello.tensors.get(name)
+        if seen is not None and seen.shape == () and seen.dtype == torch.int64 and int(seen) != digest:
+            raise WireError(
+                f"Client {client} joins with another {name} than the server's; give both the same {name} (settings, "
+                "names, shapes and types)."
+            )
+    head = {"round": 0, "client": client, "repeat": 0, "run": 0, "flags": 0, "accepted": 0}
+    wire.check(hello, expected(fields, {}), **head)
+    rows: dict[str, torch.Tensor] = {}
+    for asked in fields:
+        kind, _, space = asked.name.partition("/")
+        if kind == "rows":
+            try:
+                found = decode_rows(hello.tensors[asked.name].numpy().tobytes(), population.rows[space])
+            except DataError as err:
+                raise WireError(f"Client {client} does not say which rows of {space!r} it holds ({err}).") from err
+            rows[space] = torch.from_numpy(found)
+    return rows

@@ -11,7 +11,6 @@ from fedsub import rng
 from fedsub.errors import NoUsableClient
 from fedsub.method.groups import Cohort
 from fedsub.round.client import ClientHalf
-from fedsub.round.engines.auto import Auto
 from fedsub.round.engines.base import Engine
 from fedsub.round.engines.workers import Workers
 from fedsub.round.layout import Asked, asked_of
@@ -33,7 +32,7 @@ class Here:
     """All clients' data is at hand; their work is done in groups, by an engine and some threads."""
 
     def __init__(
-        self, half: ClientHalf, engine: Engine | Auto, memory: ClientState, ledger: Ledger, *, workers: int = 1,
+        self, half: ClientHalf, engine: Engine, memory: ClientState, ledger: Ledger, *, workers: int = 1,
         lost: float = 0.0, strict: bool = False,
     ):  # fmt: skip
         """``lost``: the chance that a client never delivers; ``strict``: one that refuses itself stops the run."""
@@ -106,10 +105,7 @@ class Here:
         def groups(engine: Engine) -> list[slice]:
             return engine.split(batches, lambda where: half.example(opened.downlink(where)))
 
-        if isinstance(self.engine, Auto):
-            self.engine.settle(len(opened.cohort), groups, run)
-        engine = self.engine.chosen if isinstance(self.engine, Auto) else self.engine
-        assert engine is not None
+        engine = self.engine.settle(len(opened.cohort), groups, run)
         return self.workers.map(lambda where: run(engine, where), groups(engine))
 
     def accept(self, number: int, answers: Answers) -> None:

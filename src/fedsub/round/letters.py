@@ -69,7 +69,7 @@ class Letters:
             raise WireError(f"A downlink has the flags {message.flags}, which there are not; install the same version.")
         probe = _BY_FLAG[message.flags]
         wire.check(message, expected(self.schema.down(bool(probe)), counts), run=self.run, client=client)
-        _finite(message.tensors)
+        check_finite(message.tensors)
         trees: dict[str, Tree] = {MODEL: {}}
         for name, value in message.tensors.items():
             tree, _, parameter = name.partition("/")
@@ -106,7 +106,7 @@ class Letters:
             wire.check(message, {}, **head)
             return Uplink(who, np.ones(1, bool), {}, {})
         wire.check(message, expected(self.schema.up(repeat, bool(probe)), counts), flags=_PROBES[probe], **head)
-        _finite(message.tensors)
+        check_finite(message.tensors)
         trees, sums, seen = self._sorted(message.tensors, counts)
         if not probe and (sums["count"][0] != 1 or sums["weight"][0] != weight):
             raise WireError(
@@ -142,7 +142,7 @@ class Letters:
             found = self.schema.codec.decode(coded.numpy().tobytes(), like, self.padding)
         except DataError as err:
             raise WireError(str(err)) from err
-        _finite(found)
+        check_finite(found)
         return {
             name: (value if name in self.schema.tables else value.unsqueeze(0)) * _like(weight, value)
             for name, value in found.items()
@@ -158,7 +158,7 @@ def _like(weight: float, value: torch.Tensor) -> torch.Tensor:
     return torch.tensor(weight, dtype=value.dtype)
 
 
-def _finite(tensors: Mapping[str, torch.Tensor]) -> None:
+def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise WireError(f"{name} holds NaN or infinity; it is left out.")

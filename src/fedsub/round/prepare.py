@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
-from fedsub.method.parts import Personal, SecureSum
+from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
-from fedsub.method.training import Algorithm, Options, Prepared, Trains
+from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared, Trains
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round.client import ClientHalf
-from fedsub.round.engines.auto import Auto
 from fedsub.round.engines.base import Engine, Plan
 from fedsub.round.engines.setup import choose
 from fedsub.round.here import Here
@@ -34,7 +34,7 @@ class Trainer(Trains):
         problem: Problem,
         method: Method,
         params: Tree,
-        engine: Engine | Auto,
+        engine: Engine,
         plan: Plan,
         *,
         seed: int = 0,
@@ -59,12 +59,16 @@ class Trainer(Trains):
         self.transport: Transport = self.secure or self.here
         self.state = _Both(self.server, self.here)
 
+    def settle_engine(self, before: str, tell: Callable[[str], None]) -> None:
+        self.engine.recall(before, tell)
+
     def round(self, number: int) -> RoundReport:
         return play(self.server, self.transport, number)
 
     def model(self, number: int) -> Tree | PersonalModel:
         shared, names = self.server.model(number), self.server.schema.private
-        return PersonalModel(shared, self.memory, Personal.slot, names) if names else shared
+        keeper = self.method.keeper
+        return PersonalModel(shared, self.memory, keeper.own_slot, names) if keeper is not None and names else shared
 
     def settle(self, number: int) -> None:
         self.server.settle(number)
@@ -93,7 +97,7 @@ class _Both(Remembered):
 def _check_own(method: Method, problem: Problem) -> None:
     """Refuse a method that says nothing of parameters that are meant to be clients' own."""
     own = problem.objective.own
-    if own and not method.pooled and not any(isinstance(part, Personal) for part in method.parts):
+    if own and not method.pooled and method.keeper is None:
         listed = " and ".join(own)
         raise MethodError(
             f"The objective has parameters that are meant to be every client's own ({listed}), and {method.name} would "
@@ -106,8 +110,12 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
     if not isinstance(method, Method):
         return method.prepare(problem, params, options)
     _check_own(method, problem)
-    sampled = getattr(method.sampler, "clients_per_round", len(problem.clients))  # 0 or more than there are: refused
-    check_work(problem.clients, method.local, min(max(sampled, 1), len(problem.clients)))
+    if method.pooled:
+        options.refuse(f"{method.name}, whose data is in one place,", *OF_CLIENTS, but={"engine": "serial"})
+    if options.engine == "serial":
+        options.refuse('engine="serial", which trains one client after the other,', "chunk", "compile")
+    count = len(problem.clients)
+    check_work(problem.clients, method.local, min(max(round(method.sampler.share(count) * count), 1), count))
     choice = choose(
         problem, method, params, engine=options.engine, chunk=options.chunk, compile=options.compile, seed=options.seed
     )

@@ -10,13 +10,13 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from fedsub.method.codecs import Codec
 from fedsub.method.part import Part
 from fedsub.round import wire
 from fedsub.round.messages import MODEL, UPDATE
 from fedsub.trees import Tree
 
 CODED = "coded"  # the update as a codec writes it
+REPORTS = "loss", "deviation"  # what a sampler may want to hear
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Schema:
         self.parts, self.tables, self.reports = parts, tables, tuple(reports)
         self.private = tuple(name for part in parts for name in part.private(tuple(like)))
         self.shared = tuple(name for name in like if name not in self.private)
-        self.codec = next((part for part in parts if isinstance(part, Codec)), None)
+        self.codec = next((part for part in parts if part.codec), None)
         self._like = like
         self.sums = ("weight", "count", "loss", *(f"{p.key}.{n}" for p in parts for n in p.numbers))
         payloads = [f"{part.key}.{name}" for part in parts for name in part.payloads]
@@ -76,6 +76,18 @@ class Schema:
             if repeat == 0 or not part.client_slots:
                 fields += [f for name in part.payloads for f in self.tree(f"{part.key}.{name}", self.shared)]
         return [*fields, *[Field(f"sum/{name}", torch.float64, ()) for name in self.sums], *clear]
+
+    def hello(self) -> list[Field]:
+        """From a client, once: what it runs, and which rows it holds of tables that stay with it."""
+        digests = [Field(name, torch.int64, ()) for name in ("method", "model")]
+        spaces = dict.fromkeys(self.tables[name] for name in self.private if name in self.tables)
+        return [*digests, *[Field(f"rows/{space}", torch.uint8, (-1,)) for space in spaces]]
+
+    def welcome(self) -> list[Field]:
+        """To a client, once: the seed, what is reported, and from what private parameters get their first values."""
+        reports = [Field(f"report/{name}", torch.float32, ()) for name in self.reports]
+        moments = [Field(f"moments/{name}", torch.float64, (2,)) for name in self.private]
+        return [Field("seed", torch.int64, ()), *reports, *self.tree("first", self.private), *moments]
 
     def rows(self) -> list[Field]:
         """From a client: which rows it asks for (`fedsub.method.codecs.wire.encode_rows`)."""

@@ -32,6 +32,7 @@ _HEAD = struct.Struct("<4sHBBQQQQII")
 _ENTRY, _LENGTH = struct.Struct("<HBB"), struct.Struct("<Q")
 _DIGEST = 16
 _MOST_DIMENSIONS = 8
+_MOST = 1 << 62  # bytes of a tensor, empty dimensions counted as 1: torch and numpy count them in int64
 TYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
@@ -94,6 +95,8 @@ def read(data: bytes, kind: int | None = None) -> Envelope:
     _, version, found, flags, run, round, client, accepted, repeat, count = _HEAD.unpack_from(data)
     if version != VERSION:
         raise WireError(f"The message is of version {version}, this fedsub reads {VERSION}; install the same on both.")
+    if max(run, round, client, accepted) >= 2**63:
+        raise WireError(f"A message holds the number {max(run, round, client, accepted)}; they end at 2^63.")
     if blake2b(data[:-_DIGEST], digest_size=_DIGEST).digest() != data[-_DIGEST:]:
         raise WireError(f"The digest of a message of {len(data)} bytes does not fit: it was damaged; send it again.")
     if kind is not None and found != kind:
@@ -128,6 +131,8 @@ def _entries(data: bytes, count: int) -> tuple[dict[str, tuple[torch.dtype, tupl
         except UnicodeDecodeError as err:
             raise WireError("The name of a tensor is no text; the message was not written by fedsub.") from err
         at += size
+        if math.prod(max(n, 1) for n in shape) * TYPES[code].itemsize >= _MOST:
+            raise WireError(f"A message holds a tensor of the shape {list(shape)}, larger than any there is.")
         nbytes = math.prod(shape) * TYPES[code].itemsize
         promised += nbytes
         if name in names or promised > end - at:
@@ -139,8 +144,6 @@ def _entries(data: bytes, count: int) -> tuple[dict[str, tuple[torch.dtype, tupl
 
 def _tensor(data: bytes, at: int, dtype: torch.dtype, shape: tuple[int, ...], size: int) -> Tensor:
     if not size:
-        if max(shape, default=0) > 2**62:
-            raise WireError(f"A message holds an empty tensor of the shape {list(shape)}.")
         return torch.zeros(shape, dtype=dtype)
     raw = torch.from_numpy(np.frombuffer(data, np.uint8, size, at).copy())
     if dtype == torch.bool and bool((raw > 1).any()):

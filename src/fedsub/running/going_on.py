@@ -7,7 +7,7 @@ asked for: the first digest is kept, and the change is noted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, StoreError
 from fedsub.method.servers import TailMean
 from fedsub.method.slots import Method
-from fedsub.method.training import Algorithm
+from fedsub.method.training import OF_CLIENTS, Algorithm
 from fedsub.objective.code import changed
 
 COMPARISON = "compare.json"  # the command line's own file, by which `fedsub resume` goes on
@@ -38,16 +38,17 @@ class GoingOn:
         return said + ([self.mean] if self.mean else [])
 
 
-def free(key: str) -> bool:
-    """Settings that `compare_with` looks at itself."""
-    return key == "rounds" or key.startswith("code.")
+def free(method: Algorithm) -> Callable[[str], bool]:
+    """Settings that `compare_with` looks at itself, and those that pooled data makes nothing of."""
+    unused = OF_CLIENTS if method.pooled else ()
+    return lambda key: key == "rounds" or key.startswith("code.") or key in unused
 
 
 def compare_with(there: RunDir, config: Mapping[str, Any], method: Algorithm, *, force_code: bool = False) -> GoingOn:
     """Refuse what a started run cannot go on with, and say what differs. Nothing is changed."""
     if not there.started:
         return GoingOn()
-    there.check(config, free)
+    there.check(config, free(method))
     before = there.config()
     code = tuple(changed(before.get("code", {}), config.get("code", {})))
     if code and not force_code:
@@ -80,10 +81,9 @@ def _tail(method: Algorithm, before: int, rounds: int) -> str:
 
 def check_schedule(method: Algorithm, before: int, rounds: int, where: str) -> None:
     """Refuse rounds in which a schedule leaves nothing to learn with, such as those after the end of a cosine."""
-    schedule = getattr(method.local, "schedule", None) if isinstance(method, Method) else None
-    if schedule is not None and not any(schedule.factor(r) for r in range(before + 1, rounds + 1)):
+    if isinstance(method, Method) and not any(method.local.rate(r) for r in range(before + 1, rounds + 1)):
         raise ConfigError(
-            f"{where} has learned with the schedule {schedule}, which is 0 from round {before + 1} on: further rounds "
+            f"{where} has learned with {method.local}, whose rate is 0 from round {before + 1} on: further rounds "
             "would change nothing. Begin a new run from this one with a schedule of its own: start=… (--start)."
         )
 

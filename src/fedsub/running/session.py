@@ -18,7 +18,6 @@ from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, RunError
 from fedsub.method.training import Trains
-from fedsub.round.engines.auto import Auto
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
 from fedsub.round.predict import PersonalModel
@@ -68,7 +67,7 @@ class Session:
             return
         self._refuse_started()
         other = going_on.compare_with(self.dir, self.config, self.method, force_code=self.force_code)
-        self.dir.start(self.config, going_on.free, self.origin())
+        self.dir.start(self.config, going_on.free(self.method), self.origin())
         self.opened = True
         if other.rounds_before is not None:
             self.dir.ask_for(self.config["rounds"])
@@ -94,9 +93,9 @@ class Session:
             raise CheckpointError(f"{path} is damaged; delete it to have the engines timed again.")
         return name
 
-    def _chosen(self, engine: Auto, sentence: str) -> None:
+    def _chosen(self, trainer: Trains, sentence: str) -> None:
         if self.dir is not None:
-            write_atomic(self.dir.path / ENGINE, dump({"engine": engine.name}))
+            write_atomic(self.dir.path / ENGINE, dump({"engine": trainer.engine.name}))
         self.event(sentence)
 
     def _restore(self) -> None:
@@ -129,10 +128,7 @@ class Session:
     ) -> Result:
         """Train up to ``rounds``; ``initial`` is the evaluation before the first of them."""
         engine = trainer.engine
-        if isinstance(engine, Auto):
-            engine.on_choice = partial(self._chosen, engine)
-            if self.engine_name:
-                engine.keep(self.engine_name)
+        trainer.settle_engine(self.engine_name, partial(self._chosen, trainer))
         trainer.state.tracking = self.saved is not None
         if self.restored is not None:
             trainer.state.restore({**self.restored.tensors, **self.restored.tables})

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.errors import CheckpointError, ConfigError, ObjectiveError
-from fedsub.method.parts import Personal
 from fedsub.method.servers import TailMean
 from fedsub.method.slots import Method
 from fedsub.objective.numbering import Ids, known_rows, stamp_of
@@ -165,10 +164,11 @@ class WarmStart:
         names = [n for n in trainer.server.schema.private if n in self.personal.names]
         known = set(self.personal.client_ids.tolist())
         found = [(k, c) for k, c in enumerate(trainer.problem.clients.client_ids.tolist()) if c in known]
+        slot = "" if trainer.method.keeper is None else trainer.method.keeper.own_slot
         for place, client in found if names else ():
             values, held = self.personal.params(client), self.personal.rows(client)
             for name in names:
-                stored, space = trainer.memory.tensors[f"{Personal.slot}/{name}"], trainer.problem.tables.get(name)
+                stored, space = trainer.memory.tensors[f"{slot}/{name}"], trainer.problem.tables.get(name)
                 if space is None:
                     stored[place].copy_(values[name])
                     continue
@@ -229,7 +229,7 @@ def _snapshot(path: Path) -> Snapshot:
 def _check_carried(trainer: Any, method: Any, state: Snapshot, source: str) -> None:
     if not isinstance(method, Method) or not isinstance(trainer, Trainer):
         raise ConfigError(f"{method.name} has no server whose state could be taken over; leave start_state out.")
-    keeping = [f"{p.key}.{slot}" for p in method.parts if not isinstance(p, Personal) for slot in p.client_slots]
+    keeping = [f"{p.key}.{slot}" for p in method.parts for slot in p.client_slots if slot != p.own]
     if keeping:
         raise ConfigError(
             f"Clients of {method.name} remember {', '.join(keeping)} between rounds, which the server's state belongs "

@@ -17,7 +17,7 @@ from fedsub.disk.files import output_folder
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError, nearest
 from fedsub.method.names import check_label
-from fedsub.method.training import Algorithm
+from fedsub.method.training import Algorithm, shared_options
 from fedsub.objective.objective import Objective, of_seed
 from fedsub.running import going_on
 from fedsub.running.callbacks import Callback
@@ -232,7 +232,7 @@ def compare(
                     result = run(
                         methods[label], own, train, rounds=rounds, seed=seed, out=folder, resume=resume,
                         force_code=force_code, target=goal, callbacks=callbacks, start=starts.of(slug(label), seed),
-                        **parts, **options,
+                        **parts, **runs.options(label, options),
                     )  # fmt: skip
                 except Interrupted as error:
                     raise Interrupted(_stopped(str(error).partition(", which")[0], runs.out)) from error
@@ -346,6 +346,10 @@ class _Runs:
             out.append("Every seed has a split of its own, so the spread over seeds includes that of the data.")
         return out
 
+    def options(self, label: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of one method: beside others a baseline need not use all."""
+        return shared_options(self.methods[label], options) if len(self.methods) > 1 else dict(options)
+
     def check(self, resume: bool, force_code: bool, starts: Starts, **options: Any) -> dict[Path, tuple[str, ...]]:
         """Refuse directories of other runs before anything is trained: finished ones are only read later.
 
@@ -363,7 +367,8 @@ class _Runs:
                 )
             own, train, parts = made()
             begin = starts.of(slug(label), seed)
-            config = run_config(self.methods[label], own, train, seed=seed, start=begin, **parts, **options)
+            given = self.options(label, options)
+            config = run_config(self.methods[label], own, train, seed=seed, start=begin, **parts, **given)
             changed[folder] = going_on.compare_with(there, config, self.methods[label], force_code=force_code).code
         return changed
 

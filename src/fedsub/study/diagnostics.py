@@ -14,7 +14,6 @@ from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
 from fedsub.method.local import SGD
 from fedsub.method.part import Message, Part, Work
-from fedsub.method.parts import Prox
 from fedsub.method.sampling import Everyone
 from fedsub.method.slots import Method
 from fedsub.objective.objective import Objective
@@ -51,7 +50,7 @@ def inexactness(
     problem = Problem.bind(objective, clients)
     cohort = _cohort(clients, who)
     start = _start(problem, params)
-    mu = sum(part.mu for part in method.parts if isinstance(part, Prox))
+    mu = sum(part.pull for part in method.parts)
     with one_thread(), same_random_state(start):
         choice = choose(problem, method, start, engine="serial", seed=seed)
         path = _Path()

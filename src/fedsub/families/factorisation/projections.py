@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedsub.checks import check_positive
 from fedsub.errors import MethodError, nearest
+from fedsub.method.spelling import read_word
 
 KINDS = ("none", "nonnegative", "simplex", "ball", "one-hot")
 
@@ -35,21 +37,8 @@ class Projection:
     @classmethod
     def parse(cls, text: str) -> Projection:
         """``"simplex"``, or with a radius ``"ball:2.5"``."""
-        if not isinstance(text, str):
-            raise MethodError(f"A projection is given by its name, got {text!r}; {nearest('', KINDS)}")
-        kind, colon, radius = text.partition(":")
-        if not colon:
-            return cls(kind)
-        try:
-            if kind != "ball":
-                raise ValueError
-            return cls(kind, float(radius))
-        except ValueError as error:
-            if isinstance(error, MethodError):
-                raise
-            raise MethodError(
-                f"Cannot read the projection {text!r}; only a ball has a radius, as in 'ball:2.5'."
-            ) from None
+        words = {kind: (partial(cls, kind), float if kind == "ball" else None) for kind in KINDS}
+        return read_word(text, words, "projection", objects=False)
 
     def __str__(self) -> str:
         return f"ball:{self.radius:g}" if self.kind == "ball" else self.kind

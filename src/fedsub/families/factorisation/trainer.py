@@ -95,13 +95,15 @@ class FactorisationTrainer(Trains):
         """Bytes (down, up) of every client.
 
         Everybody receives W; those who were drawn send W_p, once for every time. In submodels only the own rows
-        travel, and everybody asks for them by id. FedMAvg's common step costs a number in each direction.
+        travel, and everybody asks for them by id. FedMAvg's common step costs a number in each direction. What a client
+        refuses to send, for it holds NaN or infinity, is an empty message.
         """
         schema, count, space = self.ledger.schema, len(outcome.sent), self.problem.tables[TABLE]
         counts, everyone = {space.name: space.counts}, Cohort.of(np.arange(count))
         number = [Field("step", torch.float64, ())] if isinstance(self.method, FedMAvg) else []
         down = lengths([*schema.tree("model", (TABLE,)), *number], counts, count)
-        up = np.where(outcome.lost, 0, outcome.sent) * lengths(schema.tree("update", (TABLE,)), counts, count)
+        update = lengths(schema.tree("update", (TABLE,)), counts, count)
+        up = np.where(outcome.lost, 0, outcome.sent) * np.where(outcome.bad, lengths((), {}, count), update)
         if number:
             up += lengths(number, {}, count)
         if self.method.submodel:

@@ -36,6 +36,7 @@ class Coin(Solver):
     lam: float
     p: float | None = None
     alpha: float | None = None
+    has_lam: ClassVar[bool] = True
     stochastic: ClassVar[bool] = False  # a local iteration looks at one term, not at all of them
     slots: ClassVar[tuple[str, ...]] = ()  # what clients keep besides x, zero at first
     moving_mean: ClassVar[bool] = False  # averaging moves the mean too, by the mean of the stored gradients

@@ -43,6 +43,7 @@ class AL2SGDPlus(Solver):
     p: float | None = None
     rho: float | str = "communication"
     name: ClassVar[str] = "al2sgd+"
+    has_lam: ClassVar[bool] = True
 
     def check(self) -> None:
         check_lam(self.lam)

@@ -35,6 +35,7 @@ class APGD1(Solver):
 
     lam: float
     name: ClassVar[str] = "apgd1"
+    has_lam: ClassVar[bool] = True
 
     def check(self) -> None:
         check_lam(self.lam)
@@ -102,6 +103,7 @@ class APGD2(Solver):
 
     lam: float
     name: ClassVar[str] = "apgd2"
+    has_lam: ClassVar[bool] = True
 
     def check(self) -> None:
         check_lam(self.lam, infinite=True)

@@ -102,7 +102,7 @@ class Iterations:
     warm: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not hasattr(self.solver, "lam"):
+        if not self.solver.has_lam:
             raise MethodError(f"{self.solver.name} has no lam, so it has no path; use l2sgd+, for example.")
         if self.rounds < 1:
             raise MethodError(f"rounds must be at least 1, got {self.rounds!r}.")

@@ -92,6 +92,7 @@ class Solver:
     """
 
     name: ClassVar[str]
+    has_lam: ClassVar[bool] = False  # whether it has the setting ``lam``, and with it a path over λ
 
     def __post_init__(self) -> None:
         self.check()

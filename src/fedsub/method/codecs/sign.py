@@ -34,13 +34,11 @@ class Sign(Codec):
     votes: ClassVar[bool] = True
 
     def check(self, method: Method) -> None:
-        from fedsub.method.average import OverHolders
-
-        average = method.average
-        if isinstance(average, OverHolders) and _corrects(average.temper, average.max_coef, average.groups):
+        if method.average.corrects:
             raise MethodError(
-                "Sign moves by the sign of the average, which OverHolders' positive coefficient per row cannot change, "
-                "so its correction would be lost; use ErrorFeedbackSign(), or average=OverClients() to vote."
+                f"Sign moves by the sign of the average, which {type(method.average).__name__}' positive coefficient "
+                "per row cannot change, so its correction would be lost; use ErrorFeedbackSign(), or "
+                "average=OverClients() to vote."
             )
 
     def compress(self, x: Segments) -> Coded:
@@ -104,10 +102,3 @@ def _signed(reader: Reader, size: np.ndarray) -> np.ndarray:
 
 def _pack(coded: Coded) -> bytes:
     return np.packbits(np.signbit(coded.sent), bitorder="little").tobytes()
-
-
-def _corrects(temper: float, cap: float | None, groups: object) -> bool:
-    settings = [(temper, cap)]
-    if isinstance(groups, dict):
-        settings += [(values.get("temper", temper), values.get("max_coef", cap)) for values in groups.values()]
-    return any(t > 0 and cap != 1 for t, cap in settings)

@@ -9,7 +9,6 @@ from fedsub.method.named.catalogue import composed, named
 from fedsub.method.servers import ScaffoldHistory
 from fedsub.method.settings import Common
 from fedsub.method.slots import Method
-from fedsub.method.spelling import variates
 
 
 @named("Scaffold", "control variates against client drift", "step g − c_i + c", "Karimireddy et al. 2020")
@@ -20,7 +19,7 @@ def scaffold(*, option: str = "II", weighting: str = "samples", **common: Unpack
     Twice the traffic of FedAvg.
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
     """
-    return composed("scaffold", OverClients(weighting), common, variates=variates(option))
+    return composed("scaffold", OverClients(weighting), common, variates=option)
 
 
 @named(

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedsub.errors import MethodError
 from fedsub.method.part import Message, Part, Total, Work
-from fedsub.method.parts.prox import Prox
 from fedsub.method.slots import Method
 from fedsub.trees import Tree
 
@@ -86,4 +85,4 @@ class NormalisedSteps(Part):
 
 def _pull(method: Method, rate: float) -> float:
     """η μ of the proximal terms."""
-    return rate * sum(part.mu for part in method.parts if isinstance(part, Prox))
+    return rate * sum(part.pull for part in method.parts)

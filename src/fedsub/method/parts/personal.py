@@ -37,7 +37,7 @@ class Personal(Part):
     init: str = "random"
     alone: bool = False
     client_slots: ClassVar[tuple[str, ...]] = ("own",)
-    slot: ClassVar[str] = "personal.own"
+    own: ClassVar[str] = "own"
 
     def check(self, method: Method) -> None:
         if not isinstance(self.names, tuple) or not all(isinstance(n, str) and n for n in self.names):

@@ -25,6 +25,10 @@ class Prox(Part):
     mu: float = 0.01
     pure_step: ClassVar[bool] = True
 
+    @property
+    def pull(self) -> float:
+        return self.mu
+
     def check(self, method: Method) -> None:
         check_number("mu of Prox", self.mu, least=0)
         lr = method.local.largest_lr

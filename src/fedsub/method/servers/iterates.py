@@ -31,7 +31,7 @@ from fedsub.method.patterns import setting
 from fedsub.method.servers.add import Add
 from fedsub.method.servers.base import CHUNK, Gaps, RowServer, by_row, indices, selected, times
 from fedsub.method.servers.rule import ServerRule
-from fedsub.method.slots import Server
+from fedsub.method.slots import Server, check_slot
 from fedsub.trees import Tree, put_rows, take_rows
 
 MEAN, UNTIL, FIRST = "iterates.mean", "iterates.until", "iterates/first"  # FIRST: the first round that counts, or 0
@@ -45,8 +45,7 @@ class MeanOfIterates(ServerRule):
     def __post_init__(self) -> None:
         if isinstance(self.server, MeanOfIterates):
             raise MethodError(f"A mean of means is not known here: {self.server!r} is one already.")
-        if not hasattr(self.server, "advance"):
-            raise MethodError(f"server of {type(self).__name__} must be a server like Add(), got {self.server!r}.")
+        check_slot("server", self.server, type(self).__name__)
         if self.server.lazy and not isinstance(self.server, RowServer):
             raise MethodError(
                 f"{type(self).__name__} cannot tell where {type(self.server).__name__} moved rows that nobody sent; "

@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fedsub.round.engines.base import Engine
-
-Groups = Callable[[Engine], list[slice]]
-Run = Callable[[Engine, slice], object]
+from fedsub.round.engines.base import Engine, Groups, Run
 
 
-class Auto:
+class Auto(Engine):
     """Times serial and batched on the first cohort and keeps the faster; ``chosen`` records which."""
 
     def __init__(self, serial: Engine, batched: Engine):
@@ -20,25 +17,32 @@ class Auto:
         self.on_choice: Callable[[str], None] = lambda sentence: None
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return "auto" if self.chosen is None else self.chosen.name
 
-    def keep(self, name: str) -> None:
+    def keep(self, name: str) -> Engine:
         """Use the engine that was chosen before (by an earlier session of the same run)."""
         self.chosen = self.serial if name == "serial" else self.batched
+        return self.chosen
 
-    def settle(self, clients: int, groups: Groups, run: Run) -> None:
-        """Choose, if that is not done yet: ``run`` does the work of one of an engine's groups."""
+    def recall(self, before: str, tell: Callable[[str], None]) -> None:
+        self.on_choice = tell
+        if before:
+            self.keep(before)
+
+    def settle(self, clients: int, groups: Groups, run: Run) -> Engine:
+        """The faster one of both; the first cohort is trained by both to find out."""
         if self.chosen is not None:
-            return
+            return self.chosen
         cost = {
             "batched": _seconds(self.batched, groups(self.batched), run) / clients,
             "serial": _seconds(self.serial, groups(self.serial)[:8], run) / min(clients, 8),
         }
         best = min(cost, key=lambda name: cost[name])
-        self.keep(best)
+        chosen = self.keep(best)
         listed = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in cost.items())
         self.on_choice(f"engine {best} is the faster one (a client's round: {listed})")
+        return chosen
 
 
 def _seconds(engine: Engine, groups: list[slice], run: Run) -> float:

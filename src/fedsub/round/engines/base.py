@@ -32,6 +32,8 @@ class Plan:
 
 
 Sent = Callable[[slice], Tree]  # what some clients of a cohort were sent
+Groups = Callable[["Engine"], list[slice]]
+Run = Callable[["Engine", slice], object]
 
 
 class Engine:
@@ -39,6 +41,16 @@ class Engine:
 
     name: str
     stacked: bool  # whether clients share tensors: then there are at least two of them
+
+    def recall(self, before: str, tell: Callable[[str], None]) -> None:
+        """``before`` names the engine that an earlier session of the run settled on, ""; ``tell`` hears of a choice."""
+
+    def settle(self, clients: int, groups: Groups, run: Run) -> Engine:
+        """The engine of a round of so many clients: itself, or the one that is chosen by trying.
+
+        ``groups`` splits the cohort for an engine, ``run`` does the work of one of its groups.
+        """
+        return self
 
     def split(self, batches: Batches, sent: Sent) -> list[slice]:
         """The clients of a cohort in groups that are computed together."""

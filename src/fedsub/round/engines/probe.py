@@ -56,6 +56,12 @@ class _Watch(TorchFunctionMode):
                     "function kept as an attribute, bound to the module?), so it would never train; make it a method."
                 )
         if found := lookup(func, args, kwargs):
+            if found.rewrites and (name := self.names.get(id(found.table))) is not None:
+                raise ObjectiveError(
+                    f"The module looks up {name!r} with max_norm, which rewrites the rows that are read: the forward "
+                    "would train past the method, and evaluation would change the model. Leave max_norm out; scale "
+                    "what was looked up instead (F.normalize, torch.renorm), or bound the server's step: clip_rows=…."
+                )
             self._lookup(found.ids, found.table, found.padding)
         else:
             name, values = used(func, args, kwargs)

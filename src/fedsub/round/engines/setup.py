@@ -38,7 +38,7 @@ TOLERANCE = 1e-3  # of the largest value; rounding stays far below, a wrong mapp
 class Choice:
     """The engine in use, and the sentence that says why."""
 
-    engine: Engine | Auto
+    engine: Engine
     plan: Plan
     reason: str
     fallback: bool = False  # whether batching was tried in vain

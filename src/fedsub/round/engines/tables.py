@@ -32,14 +32,15 @@ class Lookup(NamedTuple):
     table: Tensor
     ids: Tensor
     padding: int | None = None
+    rewrites: bool = False  # whether the rows that are read are changed in place
 
 
-def _embedding(input, weight, padding_idx=None, *_, **__) -> Lookup | None:
-    return Lookup(weight, input, padding_idx)
+def _embedding(input, weight, padding_idx=None, max_norm=None, *_, **__) -> Lookup | None:
+    return Lookup(weight, input, padding_idx, max_norm is not None)
 
 
-def _embedding_bag(input, weight, *_, padding_idx=None, **__) -> Lookup | None:
-    return Lookup(weight, input, padding_idx)
+def _embedding_bag(input, weight, offsets=None, max_norm=None, *_, padding_idx=None, **__) -> Lookup | None:
+    return Lookup(weight, input, padding_idx, max_norm is not None)
 
 
 def _raw_embedding(weight, indices, padding_idx=-1, *_, **__) -> Lookup | None:

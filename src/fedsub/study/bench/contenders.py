@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fedsub import methods
 from fedsub.method.slots import Method
 from fedsub.objective.problem import Problem
-from fedsub.round.engines.auto import Auto
 from fedsub.round.engines.batched import Batched
 from fedsub.round.engines.setup import choose
 from fedsub.round.prepare import Trainer
@@ -73,8 +72,7 @@ def auto_choice(workload: Workload) -> tuple[str, str]:
     """The engine that ``engine="auto"`` settles on, and the sentence that says why."""
     auto = Federated(workload, "auto")
     runner, sentences = auto.trainer.engine, [auto.reason]
-    if isinstance(runner, Auto):
-        runner.on_choice = sentences.append
+    runner.recall("", sentences.append)
     auto.round(1)
     return runner.name, sentences[-1]
 

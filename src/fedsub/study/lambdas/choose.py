@@ -137,7 +137,7 @@ def choose_lambda(
     """
     if (method is None) != (rounds is None):
         raise ConfigError("method and rounds belong together: so many iterations of that method for each λ.")
-    if method is not None and (not isinstance(method, Mixture) or not hasattr(method.solver, "lam")):
+    if method is not None and (not isinstance(method, Mixture) or not method.solver.has_lam):
         raise ConfigError(
             f"method must be one of the mixture's with a lam, such as methods.l2sgd_plus(); got {method!r}."
         )

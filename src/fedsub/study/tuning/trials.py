@@ -26,7 +26,7 @@ from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
 from fedsub.disk.seal import check_seal, sealed
 from fedsub.errors import CheckpointError, DataError, RunError
-from fedsub.method.training import Algorithm
+from fedsub.method.training import Algorithm, shared_options
 from fedsub.objective.objective import Objective, of_seed
 from fedsub.round.predict import Values
 from fedsub.running.result import Result, Target, better
@@ -159,7 +159,8 @@ def perform(bench: Bench, job: Job) -> Trial:
             warnings.simplefilter("ignore", UserWarning)  # a method that the batched engine cannot train: serial
             result = run(
                 job.method, bench.objective_of(job.seed), bench.clients, splits=dict(bench.splits), seed=job.seed,
-                rounds=job.rounds, out=out, resume=out is not None, **bench.options,
+                rounds=job.rounds, out=out, resume=out is not None,
+                **shared_options(job.method, bench.options),
             )  # fmt: skip
         history = [r for r in result.history if any("." in name for name in r)]
         trial = Trial(job.seed, job.rounds, history, result.final, None, result.seconds, result.engine, job.name)

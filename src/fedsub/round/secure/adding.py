@@ -23,7 +23,7 @@ class Added:
     """What came of one sum: ring elements, whose they are, and bytes by place among the participants."""
 
     sums: Vector | None  # None: it was given up
-    clients: tuple[int, ...]
+    clients: tuple[int, ...]  # or who is left, if it was given up
     down: Array
     up: Array
     why: str = ""
@@ -32,13 +32,14 @@ class Added:
 def plainly(setting: Setting, total: Callable[[], Vector], lost: frozenset[int] = frozenset()) -> Added:
     """The sum of all who are not lost, in the rings of the setting, without a message."""
     came = np.array([client not in lost for client in setting.participants])
+    left = tuple(client for client in setting.participants if client not in lost)
     enough = int(came.sum()) >= setting.least
     down, up = sum_bytes(setting, came, opened=enough)
     if not enough:
-        return Added(None, (), down, up, f"{int(came.sum())} clients were left, {setting.least} are needed")
+        return Added(None, left, down, up, f"{int(came.sum())} clients were left, {setting.least} are needed")
     found = total()
     sums = {s.name: np.asarray(found[s.name]).astype(s.dtype) for s in setting.segments}
-    return Added(sums, tuple(c for c in setting.participants if c not in lost), down, up)
+    return Added(sums, left, down, up)
 
 
 def by_protocol(
@@ -57,7 +58,8 @@ def by_protocol(
     try:
         summed = run_protocol(clients, SecureServer(setting), network)
     except SecureSumError as err:
-        return Added(None, (), network.down, network.up, str(err))
+        left = tuple(client for client in setting.participants if client not in lost)
+        return Added(None, left, network.down, network.up, str(err))
     return Added(summed.sums, summed.clients, network.down, network.up)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedsub import rng
 from fedsub.method.parts import SecureSum
-from fedsub.round.secure.adding import Added, by_protocol, plainly
-from fedsub.round.secure.box import Box
+from fedsub.round.secure.adding import Added
+from fedsub.round.secure.vector import Ranges
 from fedsub.secure import RowRule, Segment, Setting, context_of
 from fedsub.secure.setting import SESSION
 
@@ -80,7 +80,8 @@ class Attempts:
     settings: Settings
     number: int
     counted: Counted
-    box: Box
+    ranges: Ranges
+    add: Callable[[Planned, frozenset[int]], Added]  # one sum; where it is given up, those who are left
     recount: Callable[[Array], Counted] | None
     chosen: Callable[[Counted, Mapping[str, RowRule]], int]  # bytes that tell which rows are summed
     given_up: int = 0
@@ -95,7 +96,7 @@ class Attempts:
             planned = self._plan(people, attempt)
             if planned is None:
                 break
-            added = self._added(planned, lost)
+            added = self.add(planned, lost)
             took(planned.setting, added, self.chosen(self.counted, planned.rules))
             if added.sums is not None:
                 self.withheld = sum(
@@ -103,7 +104,7 @@ class Attempts:
                 )
                 return planned, added
             self.given_up, self.why = self.given_up + 1, added.why
-            people, lost = people[~np.isin(people, list(lost))], frozenset()
+            people, lost = people[np.isin(people, added.clients)], frozenset()
         return None
 
     def _plan(self, people: Array, attempt: int) -> Planned | None:
@@ -121,23 +122,16 @@ class Attempts:
             space: RowRule.of(counts[space], union, threshold=s.rows_threshold, spare=missing + spare)
             for space, union in unions.items()
         }
-        segments = self.box.ranges.segments({space: len(rule.rows) for space, rule in rules.items()})
+        segments = self.ranges.segments({space: len(rule.rows) for space, rule in rules.items()})
         setting = self.settings.plan(self.number, people, segments, 1 + attempt, context_of(rules), count - spare)
         return Planned(setting, rules)
 
-    def _added(self, planned: Planned, lost: frozenset[int]) -> Added:
-        def check(told: Setting) -> None:
-            context, s = context_of(planned.rules), self.settings.secure
-            for space, rule in planned.rules.items():
-                rule.check(
-                    told, self.counted.unions[space], self.counted.clients.tolist(), least_threshold=s.rows_threshold,
-                    context=context,
-                )  # fmt: skip
-
-        if self.settings.secure.simulate:
-            check(planned.setting)
-            return plainly(planned.setting, lambda: self.box.sum(planned.rows), lost)
-        return by_protocol(planned.setting, lambda client: self.box.vector(client, planned.rows), lost, check)
+    def check(self, planned: Planned, told: Setting) -> None:
+        """What every client makes sure of before it takes part."""
+        context, threshold = context_of(planned.rules), self.settings.secure.rows_threshold
+        for space, rule in planned.rules.items():
+            union, counted = self.counted.unions[space], self.counted.clients.tolist()
+            rule.check(told, union, counted, least_threshold=threshold, context=context)
 
     def measured(self) -> dict[str, float]:
         """For the record of the round."""

@@ -20,10 +20,7 @@ that is given up is played again with fresh keys over fewer rows; nothing had be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
-import torch
 
 from fedsub.errors import MethodError, SecureSumError
 from fedsub.method.codecs.wire import rows_size
@@ -31,54 +28,26 @@ from fedsub.method.groups import Cohort
 from fedsub.method.parts import SecureSum
 from fedsub.round import wire
 from fedsub.round.here import Here
-from fedsub.round.layout import Asked, SpaceRows
-from fedsub.round.messages import UPDATE
-from fedsub.round.schema import Length
-from fedsub.round.secure.adding import Added, by_protocol
-from fedsub.round.secure.attempts import Attempts, Counted, Planned, Settings
+from fedsub.round.layout import Asked
+from fedsub.round.secure.adding import Added, by_protocol, plainly
+from fedsub.round.secure.attempts import Attempts, Counted, Planned
 from fedsub.round.secure.box import Box
-from fedsub.round.secure.vector import Array, Ranges
+from fedsub.round.secure.opening import Opening
+from fedsub.round.secure.vector import Array
 from fedsub.round.server import Opened, ServerHalf
-from fedsub.round.sums import Sums
 from fedsub.round.transport import Answers
-from fedsub.secure import RowRule, Segment, Setting, sum_bytes
+from fedsub.secure import Segment, Setting, sum_bytes
 from fedsub.secure.union import count_values
 
 
-class Secure:
+class Secure(Opening):
     """Clients in this process, as `Here` has them, whose uplinks nobody reads."""
 
     def __init__(self, here: Here, server: ServerHalf, secure: SecureSum):
-        self.here, self.server, self.secure = here, server, secure
-        population, schema = server.population, server.schema
-        secure.check_reports(schema.reports)
-        weights = server.method.average.weight(population.sizes)
-        self.ranges = Ranges.of(secure, schema, server.params, weights, here.half.seed)
-        self.settings = Settings(secure, here.half.seed)
-        self._check(len(population))
-        self._rows_told = Length(schema.rows())
+        super().__init__(server, secure)
+        self.here = here
         self._asked: dict[str, Asked] = {}
         self._counted: Counted | None = None
-
-    def _check(self, everybody: int) -> None:
-        """Refuse before training what cannot work in a full round."""
-        share = 1.0 if self.server.sampler.may_be_empty else self.server.method.sampler.share(everybody)
-        most = max(round(share * everybody), 2)
-        self.ranges.prove(most)
-        if most < (fewest := self.settings.fewest(most)):
-            raise MethodError(f"A round has up to {most} clients, and SecureSum opens no sum of fewer than {fewest}.")
-
-    @property
-    def note(self) -> str:
-        """Which way sums are made, for the record of the run."""
-        s, scale = self.secure, self.ranges.quantisers[UPDATE]
-        how = "simulated: the same whole numbers are added without ciphers" if s.simulate else (
-            "played: every message of the protocol is written, carried and read"
-        )  # fmt: skip
-        return (
-            f"secure sum {how}; entries up to clip × largest weight = {scale.clip:g} in {s.levels} levels "
-            f"{scale.step:.3g} apart; rows: {s.rows}, of at least {s.rows_threshold} contributors"
-        )
 
     def rows(self, number: int, cohort: Cohort) -> dict[str, Asked]:
         """The rows that are sent: each client's own where they are named; otherwise the union, as if one asked."""
@@ -110,7 +79,17 @@ class Secure:
         leaves[stays[refused]] = True
         up[leaves] += wire.length([])
         recount = (lambda people: self._seen(cohort, people)) if self.secure.rows == "clear" else None
-        attempts = Attempts(self.settings, opened.number, counted, box, recount, self._chosen)
+
+        def add(planned: Planned, lost: frozenset[int]) -> Added:
+            if self.secure.simulate:
+                attempts.check(planned, planned.setting)
+                return plainly(planned.setting, lambda: box.sum(planned.rows), lost)
+            return by_protocol(
+                planned.setting, lambda client: box.vector(client, planned.rows), lost,
+                lambda told: attempts.check(planned, told),
+            )  # fmt: skip
+
+        attempts = Attempts(self.settings, opened.number, counted, self.ranges, add, recount, self.chosen)
 
         def took(setting: Setting, added: Added, told: int) -> None:
             at = np.flatnonzero(np.isin(cohort.clients, setting.participants))
@@ -120,9 +99,9 @@ class Secure:
 
         lost = frozenset(np.setdiff1d(cohort.clients, some.cohort.clients).tolist())
         done = attempts.play(cohort.clients[~leaves], lost, took) if box.clients else None
-        sums, measured = self._empty(opened, {}), attempts.measured()
+        sums, measured = self.empty(opened, {}), attempts.measured()
         if done is not None:
-            sums, measured["clipped"] = self._filled(opened, *done)
+            sums, measured["clipped"] = self.filled(opened, *done)
         sums.refused = int(refused.sum())
         skipped = done is None and bool(box.clients)  # if nobody delivered, `close` says so, as without a secure sum
         note = (f"round {opened.number} was left out: {attempts.why}",) if skipped else ()
@@ -182,49 +161,7 @@ class Secure:
         sizes, unions = self.server.population.rows, counted.unions
         names = sum(rows_size(rows, sizes[space]) for space, rows in unions.items())
         wide = {space: np.full(count, len(unions.get(space, ())), np.int64) for space in own.layout}
-        return ledger.down(wide, count) + (self._rows_told.fixed + names if unions else 0)
-
-    def _chosen(self, counted: Counted, rules: Mapping[str, RowRule]) -> int:
-        """Which rows are summed, as places in the union; where a client does not know that, as rows of the table."""
-        out = self._rows_told.fixed if rules else 0
-        for space, rule in rules.items():
-            if self.secure.rows == "clear":
-                out += rows_size(rule.rows, self.server.population.rows[space])
-            else:
-                union = counted.unions[space]
-                out += rows_size(np.searchsorted(union, rule.rows), len(union))
-        return out
-
-    # From ring sums to the server's
-
-    def _empty(self, opened: Opened, rows: Mapping[str, Array]) -> Sums:
-        """Sums over these rows and no others: the rest stays as it is."""
-        device, nothing = next(iter(self.server.params.values())).device, np.zeros(0, np.int64)
-        none = torch.zeros(0, dtype=torch.int32, device=device)
-        layout = {
-            space: SpaceRows(none, nothing, nothing, torch.from_numpy(rows.get(space, nothing)).to(device), none)
-            for space in opened.layout
-        }
-        return opened.server.sums(layout)
-
-    def _filled(self, opened: Opened, planned: Planned, added: Added) -> tuple[Sums, float]:
-        """(the numbers that the ring sums stand for, how many entries were clipped)."""
-        assert added.sums is not None
-        sums = self._empty(opened, planned.rows)
-        trees, numbers = self.ranges.read(added.sums, len(added.clients))
-        for tree, values in trees.items():
-            for name, value in values.items():
-                total = sums.trees[tree][name]
-                total.copy_(value.reshape(total.shape).to(total.device))
-        clipped = numbers.pop("clipped")
-        sums.numbers = numbers
-        if numbers["count"] != len(added.clients):
-            raise SecureSumError(
-                f"{len(added.clients)} clients were summed, and {numbers['count']:g} counted themselves."
-            )
-        for space, held in sums.held.items():  # only where rows are named
-            held.copy_(torch.from_numpy(self._held(opened.cohort, space, planned.rows[space], added.clients)))
-        return sums, clipped
+        return ledger.down(wide, count) + (self.rows_told.fixed + names if unions else 0)
 
     def _held(self, cohort: Cohort, space: str, rows: Array, clients: tuple[int, ...]) -> Array:
         """Σ a_i by row, from what everybody named."""

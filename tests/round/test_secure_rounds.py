@@ -18,6 +18,7 @@ from fedsub.method.groups import Cohort
 from fedsub.method.spelling import secure as spelled
 from fedsub.round.here import delivers
 from fedsub.secure import Segment, Setting, sum_bytes
+from fedsub.testing import check_part
 
 DATA = item_data((3, 7, 4, 9, 2, 5, 8, 3, 6, 4, 5, 6), items=45, width=3)
 LOCAL = fs.SGD(lr=0.4, local_steps=3, batch_size=4)
@@ -279,6 +280,11 @@ def test_what_makes_no_sense_is_refused_with_the_reason(name: str) -> None:
     make, words = REFUSED[name]
     with pytest.raises(MethodError, match=words):
         make()
+
+
+def test_the_part_holds_what_a_part_must() -> None:
+    """Engines, groups, workers, a resumed run, and nodes that share nothing but bytes; all bytes counted."""
+    check_part(fs.SecureSum(2.0))
 
 
 def test_words_for_a_secure_sum() -> None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import torch
 
 from fedsub.checks import check_seed
-from fedsub.errors import DataError, MethodError, NoUsableClient, WireError
+from fedsub.errors import DataError, NoUsableClient, WireError
 from fedsub.method.codecs.wire import decode_rows
 from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.remote import Channel, Remote
+from fedsub.node.secret_remote import SecretRemote
 from fedsub.objective.population import Population
 from fedsub.round import wire
 from fedsub.round.ledger import RoundReport
@@ -23,7 +24,7 @@ from fedsub.round.memory import moments
 from fedsub.round.quiet import one_thread
 from fedsub.round.schema import expected
 from fedsub.round.server import ServerHalf
-from fedsub.round.transport import play
+from fedsub.round.transport import Transport, play
 from fedsub.trees import Tree
 
 log = logging.getLogger("fedsub")
@@ -62,15 +63,11 @@ def serve(
     """
     check_seed("seed", seed)
     secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
-    if secure is not None:
-        raise MethodError(
-            "SecureSum is played in simulations (fedsub.run) and not yet between processes: a server of nodes would "
-            "read every uplink. Leave it out, or run the simulation."
-        )
     server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
     letters = Letters(server.schema, population.rows, run, population.padding)
     joined: dict[int, Channel] = {}
     remote = Remote(server, letters, joined)
+    transport: Transport = remote if secure is None else SecretRemote(remote, secure)
     first = {name: params[name].clone() for name in server.schema.private}
     done = Served(params, refused=remote.refused)
     known: dict[int, Channel] = {}
@@ -91,7 +88,7 @@ def serve(
             if not joined:
                 why = "; ".join([*done.left_out.values()][:3]) or "there is no channel to any"
                 raise NoUsableClient(f"Round {number}: no client has joined. {why}")
-            done.reports.append(play(server, remote, number))
+            done.reports.append(play(server, transport, number))
         server.settle(rounds)
     return done
 

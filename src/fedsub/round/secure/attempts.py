@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,7 +45,8 @@ class Settings:
     """Settings of secure sums of a run."""
 
     secure: SecureSum
-    seed: int
+    run: int
+    fresh: bool = True  # False: no secret hangs on the session, and a run that is repeated has the same graph
 
     def plan(
         self, number: int, people: Array, segments: tuple[Segment, ...], attempt: int = 0, context: bytes = b"",
@@ -53,16 +54,13 @@ class Settings:
     ) -> Setting:  # fmt: skip
         s = self.secure
         setting = Setting.plan(
-            self.seed, number, people.tolist(), segments, adversarial=s.adversarial, dropping=s.dropping,
+            self.run, number, people.tolist(), segments, adversarial=s.adversarial, dropping=s.dropping,
             threshold=s.threshold, least=least, context=context,
         )  # fmt: skip
-        if not s.simulate:
+        if self.fresh:
             return setting
-        words = rng.key(self.seed, rng.QUANTISED, number, -1, attempt, np.arange(SESSION // 8))
-        return Setting(
-            setting.run, number, setting.participants, segments, setting.threshold, setting.degree, setting.least,
-            words.tobytes(), context,
-        )  # fmt: skip  # no secret hangs on this session, and a run that is repeated has the same graph
+        words = rng.key(self.run, rng.QUANTISED, number, -1, attempt, np.arange(SESSION // 8))
+        return replace(setting, session=words.tobytes())
 
     def fewest(self, count: int) -> int:
         """The fewest clients of so many that may open a sum; more than there are if none may."""
@@ -128,11 +126,16 @@ class Attempts:
 
     def check(self, planned: Planned, told: Setting) -> None:
         """What every client makes sure of before it takes part."""
-        context, threshold = context_of(planned.rules), self.settings.secure.rows_threshold
-        for space, rule in planned.rules.items():
-            union, counted = self.counted.unions[space], self.counted.clients.tolist()
-            rule.check(told, union, counted, least_threshold=threshold, context=context)
+        checked(told, planned.rules, self.counted, self.settings.secure.rows_threshold)
 
     def measured(self) -> dict[str, float]:
         """For the record of the round."""
         return {"withheld": self.withheld, "clipped": 0, "given_up": self.given_up}
+
+
+def checked(told: Setting, rules: Mapping[str, RowRule], counted: Counted, threshold: int) -> None:
+    """What a client makes sure of before it gives values to a sum; SecureSumError if it had better not."""
+    context = context_of(rules)
+    for space, rule in rules.items():
+        people = counted.clients.tolist()
+        rule.check(told, counted.unions[space], people, least_threshold=threshold, context=context)

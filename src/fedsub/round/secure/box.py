@@ -81,15 +81,4 @@ class Box:
     def vector(self, client: int, rows: Mapping[str, Array]) -> dict[str, Array]:
         """One client's vector by segment; of rows that it does not hold it has the level that is 0."""
         given, own = self._given[client]
-        out: dict[str, Array] = {}
-        for tree, name in self.ranges.fields:
-            levels, space = given.levels[tree, name], self.ranges.schema.tables.get(name)
-            if space is not None:
-                held = self.unions[space][own[space]]
-                _, at, mine = np.intersect1d(rows[space], held, assume_unique=True, return_indices=True)
-                wide = np.zeros((len(rows[space]), self.ranges.width(name)), np.int64)
-                wide[at] = levels.reshape(len(held), -1)[mine]
-                levels = wide.reshape(-1)
-            if levels.size:
-                out[f"{tree}/{name}"] = levels + self.ranges.middle
-        return out | {f"sum/{name}": np.array([value], np.uint64) for name, value in given.numbers.items()}
+        return self.ranges.spread(given, {space: self.unions[space][at] for space, at in own.items()}, rows)

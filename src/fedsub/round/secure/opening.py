@@ -11,9 +11,9 @@ from fedsub.errors import MethodError, SecureSumError
 from fedsub.method.codecs.wire import rows_size
 from fedsub.method.groups import Cohort
 from fedsub.method.parts import SecureSum
+from fedsub.round import wire
 from fedsub.round.layout import SpaceRows
 from fedsub.round.messages import UPDATE
-from fedsub.round.schema import Length
 from fedsub.round.secure.adding import Added
 from fedsub.round.secure.attempts import Counted, Planned, Settings
 from fedsub.round.secure.vector import Array, Ranges
@@ -21,19 +21,20 @@ from fedsub.round.server import Opened, ServerHalf
 from fedsub.round.sums import Sums
 from fedsub.secure import RowRule
 
+SPARE = HEAVIEST = 8  # bytes of these numbers in messages
+
 
 class Opening:
     """Ranges and settings of a run's sums; `filled` makes of an opened sum what `ServerHalf.close` takes."""
 
-    def __init__(self, server: ServerHalf, secure: SecureSum):
+    def __init__(self, server: ServerHalf, secure: SecureSum, run: int, *, fresh: bool):
         self.server, self.secure = server, secure
         population, schema = server.population, server.schema
         secure.check_reports(schema.reports)
         weights = server.method.average.weight(population.sizes)
         self.ranges = Ranges.of(secure, schema, server.params, weights, server.seed)
-        self.settings = Settings(secure, server.seed)
+        self.settings = Settings(secure, run, fresh)
         self._check(len(population))
-        self.rows_told = Length(schema.rows())
 
     def _check(self, everybody: int) -> None:
         """Refuse before training what cannot work in a full round."""
@@ -55,15 +56,19 @@ class Opening:
             f"{scale.step:.3g} apart; rows: {s.rows}, of at least {s.rows_threshold} contributors"
         )
 
+    def told(self, *more: tuple[str, int]) -> int:
+        """Bytes of an envelope with rows by space and ``more`` tensors (name, dimensions), without its values."""
+        return wire.length([*[(f"rows/{space}", 1) for space in self.server.schema.spaces], *more])
+
     def chosen(self, counted: Counted, rules: Mapping[str, RowRule]) -> int:
-        """Which rows are summed, as places in the union; where a client does not know that, as rows of the table."""
-        out = self.rows_told.fixed if rules else 0
+        """Bytes that tell which rows are summed, as places in the union; where that is not known, as rows."""
+        out = self.told(("setting", 1), ("spare", 0)) + SPARE
         for space, rule in rules.items():
             if self.secure.rows == "clear":
                 out += rows_size(rule.rows, self.server.population.rows[space])
             else:
                 union = counted.unions[space]
-                out += rows_size(np.searchsorted(union, rule.rows), len(union))
+                out += rows_size(np.searchsorted(union, rule.rows), max(len(union), 1))
         return out
 
     def empty(self, opened: Opened, rows: Mapping[str, Array]) -> Sums:

@@ -32,7 +32,7 @@ from fedsub.round.layout import Asked
 from fedsub.round.secure.adding import Added, by_protocol, plainly
 from fedsub.round.secure.attempts import Attempts, Counted, Planned
 from fedsub.round.secure.box import Box
-from fedsub.round.secure.opening import Opening
+from fedsub.round.secure.opening import HEAVIEST, Opening
 from fedsub.round.secure.vector import Array
 from fedsub.round.server import Opened, ServerHalf
 from fedsub.round.transport import Answers
@@ -44,7 +44,7 @@ class Secure(Opening):
     """Clients in this process, as `Here` has them, whose uplinks nobody reads."""
 
     def __init__(self, here: Here, server: ServerHalf, secure: SecureSum):
-        super().__init__(server, secure)
+        super().__init__(server, secure, server.seed, fresh=not secure.simulate)
         self.here = here
         self._asked: dict[str, Asked] = {}
         self._counted: Counted | None = None
@@ -77,7 +77,7 @@ class Secure(Opening):
         refused, _, seen = self.here.work(some, box.add)
         leaves = np.zeros(len(cohort), bool)
         leaves[stays[refused]] = True
-        up[leaves] += wire.length([])
+        up += wire.length([])  # ready, or refusing
         recount = (lambda people: self._seen(cohort, people)) if self.secure.rows == "clear" else None
 
         def add(planned: Planned, lost: frozenset[int]) -> Added:
@@ -134,10 +134,11 @@ class Secure(Opening):
         bits = next(bits for bits in (8, 16, 32, 64) if len(cohort) < 2**bits)
         segments = tuple(Segment(space, sizes[space], bits, most=1) for space in spaces)
         setting = self.settings.plan(number, cohort.clients, segments, least=len(cohort))
+        envelope = wire.length([("setting", 1)])
         at = np.array([setting.places[client] for client in cohort.clients.tolist()])
         if self.secure.simulate:  # rows that nobody holds need no zeros
             down, up = sum_bytes(setting, np.ones(len(cohort), bool))
-            seen.down, seen.up = down[at], up[at]
+            seen.down, seen.up = down[at] + envelope, up[at]
             return seen
         place = {client: np.array([k]) for k, client in enumerate(cohort.clients.tolist())}
 
@@ -149,19 +150,19 @@ class Secure(Opening):
             raise SecureSumError(f"Round {number}: the rows could not be counted. {added.why}")
         unions = {space: added.sums[space].nonzero()[0] for space in spaces}
         counts = {space: added.sums[space][unions[space]].astype(np.int64) for space in spaces}
-        return Counted(cohort.clients, unions, counts, added.down[at], added.up[at])
+        return Counted(cohort.clients, unions, counts, added.down[at] + envelope, added.up[at])
 
     # Bytes besides those of the protocol
 
     def _down(self, own: Opened, counted: Counted) -> Array:
-        """The invitation, and the rows: each client's own, or those of the union with their names."""
+        """An invitation and each client's own rows; or those of the union, with their names and the largest weight."""
         ledger, count = self.here.ledger, len(own.cohort)
         if self.secure.rows == "clear":
             return ledger.down({space: rows.counts for space, rows in own.layout.items()}, count)
         sizes, unions = self.server.population.rows, counted.unions
-        names = sum(rows_size(rows, sizes[space]) for space, rows in unions.items())
         wide = {space: np.full(count, len(unions.get(space, ())), np.int64) for space in own.layout}
-        return ledger.down(wide, count) + (self.rows_told.fixed + names if unions else 0)
+        names = sum(rows_size(rows, sizes[space]) for space, rows in unions.items())
+        return ledger.down(wide, count, invited=False) + self.told(("down", 1), ("heaviest", 0)) + HEAVIEST + names
 
     def _held(self, cohort: Cohort, space: str, rows: Array, clients: tuple[int, ...]) -> Array:
         """Σ a_i by row, from what everybody named."""

@@ -150,6 +150,20 @@ class Ranges:
             out[name] = int(quantiser.encode(np.array([value]), word)[0])
         return Given(levels, out)
 
+    def spread(self, given: Given, held: Mapping[str, Array], rows: Mapping[str, Array]) -> dict[str, Array]:
+        """A client's vector by segment: of the rows that are summed it has levels where it holds them, else 0."""
+        out: dict[str, Array] = {}
+        for tree, name in self.fields:
+            levels, space = given.levels[tree, name], self.schema.tables.get(name)
+            if space is not None:
+                _, at, mine = np.intersect1d(rows[space], held[space], assume_unique=True, return_indices=True)
+                wide = np.zeros((len(rows[space]), self.width(name)), np.int64)
+                wide[at] = levels.reshape(len(held[space]), -1)[mine]
+                levels = wide.reshape(-1)
+            if levels.size:
+                out[f"{tree}/{name}"] = levels + self.middle
+        return out | {f"sum/{name}": np.array([value], np.uint64) for name, value in given.numbers.items()}
+
     def _word(self, round: int, client: int, place: int) -> int:
         return int(rng.key(self.seed, rng.QUANTISED, round, client, place))
 

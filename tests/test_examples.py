@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import re
 import subprocess
@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from worlds import there
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -52,18 +51,16 @@ def test_fedmavg_on_generated_ratings(tmp_path) -> None:
     assert (tmp_path / "submodels.png").stat().st_size > 10_000
 
 
-def test_mixture(tmp_path) -> None:
+def test_mixture(tmp_path, monkeypatch) -> None:
     """Small forms of the commands: near the lower bound, MAML's second order, a picture."""
     pytest.importorskip("sklearn")
-    spec = there(importlib.util.spec_from_file_location("mixture_example", EXAMPLES / "mixture.py"))
-    example = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = example  # where its dataclass looks for itself
-    there(spec.loader).exec_module(example)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    example, bounds = (importlib.import_module(name) for name in ("mixture", "mixture_bounds"))
     functions = example.Logistic(example.breast_cancer("sorted"), kappa=1e2, batch_size=5)
     shares = (1e-3, 1.0, 10.0)
-    found = example.multiples(functions, shares, example.EXACT)
-    for epsilon in example.EPSILONS:
-        assert max(example.better(found, epsilon, "distances", share)[0] for share in shares) < 3
+    found = bounds.multiples(functions, shares, bounds.EXACT)
+    for epsilon in bounds.EPSILONS:
+        assert max(bounds.better(found, epsilon, "distances", share)[0] for share in shares) < 3
     L = functions.constants.L
     near, far = (example.mixture.maml_gap(functions, functions.optima([lam])[0], lam) for lam in (32 * L, 64 * L))
     assert near / far == pytest.approx(4, rel=0.03)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_results import make
 from test_pages import LOSSES, search
-from test_report import make
 
 from fedsub.running.result import Target
 from fedsub.study.comparing import Comparison

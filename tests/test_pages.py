@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from test_report import Reader, make
+from made_results import Reader, make
 from typer.testing import CliRunner
 from worlds import bag, item_data
 

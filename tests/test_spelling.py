@@ -28,6 +28,7 @@ SAME = {  # words and what stands beside them -> objects
     "everyone": ({"clients_per_round": None}, {"sampler": fs.Everyone()}),
     "schedule": ({"schedule": "cosine:400"}, {"schedule": R.Cosine(400)}),
     "solver": ({"solver": "adam", "lr": 0.01, "local_epochs": 2}, {"solver": fs.Adam(0.01, None, 2)}),
+    "heat": ({"heat": "rr:1,rows=9"}, {"heat": fs.privacy.RandomizedResponse(1.0, rows=9)}),
     "variates": ({"variates": "I:1"}, {"variates": fs.ControlVariates("I", 1.0)}),
 }
 

@@ -16,6 +16,7 @@ import fedsub
 BESIDE = ("fedsub.node", "fedsub.testing")
 GROUPS = {  # page -> (title, rooms)
     "data": ("Data", ("data",)),
+    "privacy": ("Privacy", ("privacy",)),
     "objective": ("Objectives, losses and models", ("objective",)),
     "methods": ("Named methods", ("methods", "method.named", "families.mixture.named", "families.factorisation.named")),
     "method": ("Slots and parts of a method", ("method",)),

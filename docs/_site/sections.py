@@ -13,7 +13,10 @@ SECTIONS = {
         "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "extending", "cli",
     ),
     "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),
-    "Explanation": ("heat", "architecture", "engines", "costs", "leaks", "secure_sum", "benchmarks", "reproduce", "results"),
+    "Explanation": (
+        "heat", "private_heat", "architecture", "engines", "costs", "leaks", "privacy", "secure_sum", "benchmarks",
+        "reproduce", "results",
+    ),
     "Reference": ("reference/index", "stability"),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import errors, methods
+    from fedsub import errors, methods, privacy
     from fedsub.data import Clients, datasets, heat, twins
     from fedsub.data.datasets import movielens
     from fedsub.data.twins import movielens_like
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
-    from fedsub.method.parts import ClipRows, ControlVariates, NormalisedSteps, Personal, Prox, SecureSum
+    from fedsub.method.parts import (
+        CentralDP,
+        ClipRows,
+        ControlVariates,
+        LocalDP,
+        NormalisedSteps,
+        Personal,
+        Prox,
+        SecureSum,
+    )
     from fedsub.method.sampling import Everyone, Uniform
     from fedsub.method.servers import Add
     from fedsub.method.servers.base import RowServer
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from fedsub.objective import losses, models
     from fedsub.objective.metric import Metric, metric
     from fedsub.objective.objective import Objective
+    from fedsub.privacy.budget import Budget
     from fedsub.round.evaluate import Evaluate
     from fedsub.round.ranking import Ranking
     from fedsub.running.callbacks import Callback, Progress
@@ -53,7 +63,9 @@ __all__ = [
     "Adam",
     "Add",
     "Averaging",
+    "Budget",
     "Callback",
+    "CentralDP",
     "Clients",
     "ClipRows",
     "Comparison",
@@ -64,6 +76,7 @@ __all__ = [
     "FedsubError",
     "Interrupted",
     "LambdaPath",
+    "LocalDP",
     "MLflow",
     "Message",
     "Method",
@@ -112,6 +125,7 @@ __all__ = [
     "movielens",
     "movielens_like",
     "predict",
+    "privacy",
     "put_rows",
     "recommend",
     "run",
@@ -133,12 +147,22 @@ _HOMES = {
     "errors": ("FedsubError",),
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
-    "method.parts": ("ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox", "SecureSum"),
+    "method.parts": (
+        "CentralDP",
+        "ClipRows",
+        "ControlVariates",
+        "LocalDP",
+        "NormalisedSteps",
+        "Personal",
+        "Prox",
+        "SecureSum",
+    ),
     "method.sampling": ("Everyone", "Uniform"),
     "method.servers": ("Add",),
     "method.servers.base": ("RowServer",),
     "method.part": ("Message", "Part", "Start", "Total", "Work"),
     "method.slots": ("Method",),
+    "privacy.budget": ("Budget",),
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),
@@ -160,7 +184,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     name: f"{room}.{name}" if room else name
     for room, names in {
-        "": ("errors", "methods"),
+        "": ("errors", "methods", "privacy"),
         "data": ("datasets", "heat", "twins"),
         "families": ("factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),

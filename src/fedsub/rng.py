@@ -17,8 +17,10 @@ Array = np.ndarray
 COHORT, BATCH, DROPOUT_LAYER, LOSS, SPLIT, EVALUATION, OTHER, TIE, AVAILABLE, PHASE, PART, TWIN = range(1, 13)
 PERSONAL = 30
 RANKED, NEGATIVE = range(50, 52)  # clients that get lists of items, and the negatives in them
+HEAT = 60  # private answers about who holds what
 QUANTISED = 80  # levels of what enters a secure sum
 COIN, TERM, REFRESH = range(40, 43)  # the mixture's coin, a client's term, when the reference point moves
+NOISE, LOCAL_NOISE, CANARY = range(70, 73)  # of differential privacy: at the server, at clients; audits
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

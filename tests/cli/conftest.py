@@ -97,7 +97,7 @@ def real_report() -> None:
 
 @pytest.fixture(autouse=True)
 def quick_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these trainings; tests/test_report.py is about it."""
+    """Drawing takes longer than these trainings; tests/report/ is about it."""
     if "real_report" in request.fixturenames:
         return
     import fedsub.study.report

@@ -329,3 +329,28 @@ def test_a_run_that_diverged_says_so_quietly_too_and_in_its_exit_code(folder):
     again = fedsub_("resume", "o", "--json", code=3)  # finished: drawn again
     assert json.loads(again.stdout)["notes"][0].startswith("FedAvg, seed 0, diverged: ")
     assert json.loads((folder / "o" / "fedavg-seed0" / "result.json").read_text())["diverged"]
+
+
+def test_private_heat(folder):
+    said = fedsub_("heat", "study.toml", "--private", "rr:2", "--private", "secure", "--out", "p.png").stdout
+    assert "resolvable" in said
+    assert "no bound" in said
+    assert (folder / "p.png").stat().st_size > 1000
+    how = ("--private", "prr:2", "--weighted", "--seed", "3", "--json", "--out", "q.png")
+    found = json.loads(fedsub_("heat", "study.toml", *how).stdout)
+    assert found["private"]["prr:2"]["epsilon_row"] == pytest.approx(2.70805, abs=1e-5)
+    assert found["private"]["prr:2"]["deviation"] > 0
+    assert (found["weighted"], found["seed"]) == (True, 3)
+    assert "ε = 0 tells nothing" in fedsub_("heat", "study.toml", "--private", "rr:0", code=2).stderr
+
+
+def test_private_heat_in_a_file(folder):
+    """A method's heat in TOML, and what its run says of it."""
+    (folder / "private.toml").write_text(
+        (folder / "study.toml").read_text().partition("[methods")[0]
+        + '[methods]\nprivate = { method = "fedsubavg", heat = "rr:2", max_coef = "resolvable" }\n'
+    )
+    fedsub_("compare", "private.toml", "--rounds", "2", "--out", "private", "-q", "--set", "methods.private.heat=oue:1")
+    events = (folder / "private/private-seed0/events.jsonl").read_text()
+    assert "optimal randomised response" in events
+    assert "are clipped to" in events

@@ -105,3 +105,10 @@ def test_a_start_from_a_file_of_settings(folder):
     assert "goes on with the state" in (folder / "b/fedavg-seed0/events.jsonl").read_text()
     assert "goes with a run to begin from" in fedsub_("run", *RATINGS, "-m", "fedavg", "--grow", code=2)
     assert "all begin anew" in fedsub_("tune", "on.toml", "--grid", "lr=0.1,0.2", "--out", "t", code=2)
+
+
+def test_steps_beside_epochs_are_refused(folder):
+    """As in Python; neither may win in silence."""
+    said = fedsub_("run", *RATINGS, "-m", "fedavg", "--local-steps", "2", "--local-epochs", "1", "--out", "a", code=2)
+    assert "--local-steps and --local-epochs exclude each other" in said.replace("\n", " ")
+    assert not (folder / "a").exists()

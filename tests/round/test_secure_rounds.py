@@ -120,6 +120,7 @@ WAYS: dict[str, tuple[tuple[fs.Part, ...], Way, Way]] = {
     "Adam": ((), {"server": servers.Adam(lr=0.01), "average": fs.OverClients()}, {}),
     "FedPer": ((fs.Personal(("out.*",)),), {}, {}),
     "own table": ((fs.Personal(("emb.weight",)),), {}, {"lost": 0.2}),
+    "LocalDP": ((fs.LocalDP(0.5, noise=0.5),), {"clip": 2.0, "average": fs.OverClients()}, {}),
     "sparse graph": ((), {"sampler": fs.Everyone(), "adversarial": 0.05, "dropping": 0.05}, {}),
     "Poisson": ((), {"sampler": sampling.Poisson(4)}, {}),
 }
@@ -267,6 +268,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "pooled": (lambda: fs.Method(local=LOCAL, parts=(fs.SecureSum(1.0),), average=fs.OverClients(), server=fs.Add(),
                                  sampler=fs.Everyone(), pooled=True), "in one place"),
     "range": (lambda: train(method(levels=2**30 + 1)), r"0\.5 × 9 = 4\.5 .*8 clients of up to 1073741824 each reach"),
+    "central": (lambda: method(fs.CentralDP(1.0, noise=1.0), sampler=sampling.Poisson(4), average=fs.OverClients()),
+                "counts by which rows are withheld have no noise"),
     "even": (lambda: method(levels=2**15), "take 32769"),
     "rows": (lambda: method(rows="both"), "union, clear"),
     "perturbed": (lambda: method(rows="perturbed:2"), "Perturbed index sets"),

@@ -1,4 +1,4 @@
-"""A model comes back from its run directory: the same outputs, bit for bit, and clear words where it cannot."""
+"""A model comes back from its run directory: the same outputs, bit for bit."""
 
 from __future__ import annotations
 
@@ -7,86 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
+from loading import CLIENTS, METHODS, ROUNDS, batch, says, scorer, train
 from torch import nn
 
 import fedsub as fs
-from fedsub.disk.seal import sealed
-from fedsub.errors import CheckpointError, DataError, ObjectiveError, RunError
-from fedsub.objective.problem import Problem
-from fedsub.round.memory import ClientState
-from fedsub.round.predict import PersonalModel, Predictor
-from fedsub.running.callbacks import Callback
+from fedsub.errors import CheckpointError, ObjectiveError, RunError
 from fedsub.running.run import finished_result
 from fedsub.study import comparing
-
-ROUNDS = 4
-
-
-def data(seed: int = 0) -> fs.Clients:
-    """Nine clients and thirty items with names, a value and a label; ids are text."""
-    draw = np.random.default_rng(seed)
-    n = 120
-    frame = pl.DataFrame(
-        {
-            "user": [f"user {k % 9}" for k in range(n)],
-            "item": [f"item {k}" for k in draw.integers(0, 30, n)],
-            "shop": draw.integers(100, 105, n),
-            "value": draw.normal(size=n).astype(np.float32),
-            "label": draw.integers(0, 2, n),
-        }
-    )
-    return fs.Clients.from_frame(frame, "user", ids=["item", "shop"], label="label", values=["value"])
-
-
-CLIENTS = data()
-
-
-class Scorer(nn.Module):
-    """A table of items and one of shops, a frozen scale and a buffer."""
-
-    def __init__(self, items: int, shops: int, dtype=torch.float32, shift: float = 0.5):
-        super().__init__()
-        self.items = nn.Embedding(items, 3, dtype=dtype)
-        self.shops = nn.Embedding(shops, 3, dtype=dtype)
-        self.out = nn.Linear(3, 1, dtype=dtype)
-        self.scale = nn.Parameter(torch.tensor(1.5, dtype=dtype), requires_grad=False)
-        self.register_buffer("shift", torch.tensor(shift, dtype=dtype))
-
-    def forward(self, batch):
-        hidden = (self.items(batch["item"]) + self.shops(batch["shop"])).tanh()
-        return (self.out(hidden).squeeze(-1) + self.shift) * self.scale
-
-
-def scorer(seed: int = 0, **options) -> fs.Objective:
-    torch.manual_seed(seed)
-    module = Scorer(CLIENTS.size("item"), CLIENTS.size("shop"), **options)
-    return fs.Objective(module, fs.losses.binary("label"), {"items.weight": "item", "shops.weight": "shop"})
-
-
-def batch(clients: fs.Clients = CLIENTS, samples: np.ndarray | None = None) -> dict[str, torch.Tensor]:
-    some = np.arange(clients.samples) if samples is None else samples
-    return {name: torch.from_numpy(a) for name, a in clients.gather(some, local=False).items()}
-
-
-def says(module: nn.Module, samples: np.ndarray | None = None) -> torch.Tensor:
-    assert not module.training
-    with torch.no_grad():
-        return module(batch(samples=samples))
-
-
-def train(out: Path, method=None, objective=None, **options) -> fs.Result:
-    method = method or fs.methods.fedsubavg(lr=0.5, clients_per_round=4)
-    return fs.run(method, objective or scorer(), CLIENTS, rounds=ROUNDS, out=out, checkpoint_every=2, **options)
-
-
-METHODS = {
-    "fedsubavg": fs.methods.fedsubavg(lr=0.5, clients_per_round=4),
-    "fedsubadam": fs.methods.fedsubadam(lr=0.5, clients_per_round=2),
-    "centralsgd": fs.methods.centralsgd(lr=0.5),
-}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -208,125 +137,6 @@ def test_another_module_in_a_made_objective_is_not_taken_for_the_built_in_one(tm
     assert torch.equal(says(fs.load(tmp_path / "run").module(objective)), says(result.module()))
 
 
-def personal_outputs(problem: Problem, model: PersonalModel) -> torch.Tensor:
-    predictor = Predictor(problem, tuple(problem.clients.columns), torch.device("cpu"))
-    return predictor(model, problem.clients, np.arange(problem.clients.samples))[1]
-
-
-def check_clients(trained: fs.Trained, objective: fs.Objective, model: PersonalModel) -> None:
-    """Every client's module has its own values exactly and says what its personal model says."""
-    expected = personal_outputs(Problem.bind(objective, CLIENTS), model)
-    assert trained.personal is not None
-    assert trained.personal.client_ids.tolist() == CLIENTS.client_ids.tolist()
-    shared = says(trained.module(objective))
-    different = 0
-    for k, client in enumerate(CLIENTS.client_ids):
-        samples = np.arange(CLIENTS.offsets[k], CLIENTS.offsets[k + 1])
-        module = trained.module(objective, client=client)
-        found = says(module, samples)
-        torch.testing.assert_close(found, expected[samples], rtol=1e-5, atol=1e-6)
-        different += not torch.equal(found, shared[samples])
-        assert isinstance(model.kept, ClientState)
-        own = model.kept.read(model.slot, np.array([k]))
-        params = dict(module.named_parameters())
-        for name, value in trained.personal.params(client).items():
-            rows = trained.personal.rows(client).get(name)
-            assert torch.equal(value, own[name][0] if rows is None else own[name])
-            assert torch.equal(params[name] if rows is None else params[name][rows], value)
-    assert different == len(CLIENTS)
-
-
-def kept_model(monkeypatch) -> list[PersonalModel]:
-    """What the run hands over to be kept, to compare with what comes back."""
-    from fedsub.running import keep
-
-    seen: list[PersonalModel] = []
-    end = keep.end
-
-    def watched(folder, problem, params, model):
-        seen.append(model)
-        return end(folder, problem, params, model)
-
-    monkeypatch.setattr(keep, "end", watched)
-    return seen
-
-
-@pytest.mark.parametrize("names", [("last",), ("items.weight", "out.*")], ids=["layer", "table"])
-def test_personal_parameters(tmp_path: Path, monkeypatch, names):
-    seen, objective = kept_model(monkeypatch), scorer()
-    train(tmp_path / "run", fs.methods.fedper(lr=0.5, clients_per_round=4, personal=list(names)), objective)
-    check_clients(fs.load(tmp_path / "run"), objective, seen[-1])
-
-
-def test_mixture(tmp_path: Path, monkeypatch):
-    seen = kept_model(monkeypatch)
-    objective = fs.models.make_objective(CLIENTS, "lr", bias=True, l2=0.1)
-    result = train(tmp_path / "run", fs.methods.l2gd(lam=0.5), objective)
-    trained = fs.load(tmp_path / "run")
-    assert torch.equal(says(trained.module()), says(result.module()))
-    check_clients(trained, objective, seen[-1])
-
-
-def test_factorisation(tmp_path: Path, monkeypatch):
-    seen = kept_model(monkeypatch)
-    objective = fs.models.make_objective(CLIENTS, "factorisation", rank=2)
-    result = train(tmp_path / "run", fs.methods.fedmavg(), objective)
-    trained = fs.load(tmp_path / "run")
-    assert torch.equal(says(trained.module()), says(result.module()))
-    check_clients(trained, objective, seen[-1])
-
-
-class Stop(Callback):
-    """Ends a run as a crash would, after a round."""
-
-    def __init__(self, after: int):
-        self.after = after
-
-    def on_round(self, record):
-        if record["round"] == self.after:
-            raise KeyboardInterrupt
-
-
-def test_an_interrupted_run_is_read_from_its_checkpoint(tmp_path: Path):
-    objective = fs.models.make_objective(CLIENTS, "embedding", seed=1)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", objective=objective, callbacks=[Stop(3)])
-    trained = fs.load(tmp_path / "run")
-    assert (trained.finished, trained.round) == (False, 2)
-    assert "round 2" in trained.notes[0]
-    method = fs.methods.fedsubavg(lr=0.5, clients_per_round=4)
-    shorter = fs.run(method, objective, CLIENTS, rounds=2)
-    assert torch.equal(says(trained.module()), says(shorter.module()))
-    assert trained.vocabulary["item"] is not None
-
-
-def test_personal_parameters_of_an_interrupted_run(tmp_path: Path):
-    objective, method = scorer(), fs.methods.fedper(lr=0.5, clients_per_round=4)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", method, objective, callbacks=[Stop(3)])
-    fs.run(method, objective, CLIENTS, rounds=2, out=tmp_path / "shorter")
-    half, shorter = fs.load(tmp_path / "run"), fs.load(tmp_path / "shorter")
-    for client in CLIENTS.client_ids:
-        assert torch.equal(
-            says(half.module(objective, client=client)), says(shorter.module(objective, client=client))
-        )  # fmt: skip
-
-
-def test_constants_that_a_checkpoint_lacks_must_be_the_same(tmp_path: Path):
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", callbacks=[Stop(3)])
-    trained = fs.load(tmp_path / "run")
-    trained.module(scorer(seed=9))
-    with pytest.raises(ObjectiveError, match="shift of the module, which training keeps"):
-        trained.module(scorer(shift=0.25))
-
-
-def test_a_lazy_server_that_was_interrupted_owes_rounds(tmp_path: Path):
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", METHODS["fedsubadam"], callbacks=[Stop(3)])
-    assert any("owes" in note for note in fs.load(tmp_path / "run").notes)
-
-
 def test_a_comparison(tmp_path: Path):
     methods = {"FedSubAvg": METHODS["fedsubavg"], "Adam": METHODS["fedsubadam"]}
     single = {
@@ -360,78 +170,3 @@ def test_a_comparison_without_a_directory_keeps_models_in_memory(monkeypatch: py
     assert torch.equal(says(first.module()), says(made.results["FedSubAvg"][0].module()))
     with pytest.raises(RunError, match=r"too large for memory.*out=…"):
         second.module()
-
-
-def test_a_damaged_model_file(tmp_path: Path):
-    result = train(tmp_path / "run")
-    path = tmp_path / "run" / "model.safetensors"
-    content = path.read_bytes()
-    for broken in (content[:-1], content[:4], content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]):
-        path.write_bytes(broken)
-        with pytest.raises(CheckpointError, match="is damaged"):
-            fs.load(tmp_path / "run")
-    path.unlink()  # as the message says
-    again = fs.load(tmp_path / "run")
-    assert "checkpoint of round 4" in again.notes[0]
-    assert torch.equal(says(again.module(scorer())), says(result.module()))
-
-
-def test_a_damaged_personal_file(tmp_path: Path):
-    train(tmp_path / "run", fs.methods.fedper(lr=0.5, clients_per_round=4))
-    path = tmp_path / "run" / "personal.safetensors"
-    path.write_bytes(path.read_bytes()[:-3])
-    trained = fs.load(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"personal\.safetensors is missing or damaged"):
-        trained.module(scorer(), client="user 0")
-
-
-def test_bad_input(tmp_path: Path):
-    with pytest.raises(CheckpointError, match="There is no directory"):
-        fs.load(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="holds no run"):
-        fs.load(tmp_path)
-    run = tmp_path / "run"
-    train(run, fs.methods.fedper(lr=0.5, clients_per_round=4))
-    trained = fs.load(run)
-    with pytest.raises(DataError, match="There is no client 'nobody' among the 9"):
-        trained.module(scorer(), client="nobody")
-    with pytest.raises(ObjectiveError, match="pass it"):
-        trained.module()
-    with pytest.raises(ObjectiveError, match=r"the module has no items\.weight"):
-        trained.module(nn.Embedding(CLIENTS.size("item"), 3))
-    wide = Scorer(CLIENTS.size("item") + 1, CLIENTS.size("shop"))
-    with pytest.raises(ObjectiveError, match=r"items.weight is \[31, 3\] in the module and \[30, 3\]"):
-        trained.module(wide)
-    with pytest.raises(ObjectiveError, match=r"must be a torch\.nn\.Module"):
-        trained.module("scorer")  # type: ignore[arg-type]
-    for name, words in (("model.json", "newer fedsub"), ("versions.json", "newer fedsub")):
-        path = run / name
-        content = path.read_bytes()
-        path.write_bytes(json.dumps(sealed(json.loads(content) | {"version": 99})).encode())
-        with pytest.raises(CheckpointError, match=words):
-            fs.load(run)
-        path.write_bytes(content)
-
-
-def test_no_personal_parameters(tmp_path: Path):
-    train(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="no parameters of their own"):
-        fs.load(tmp_path / "run").module(scorer(), client="user 0")
-
-
-def test_a_run_of_an_older_version(tmp_path: Path):
-    """Before there were models in run directories: the checkpoint serves, and a resume adds what is lacking."""
-    result = train(tmp_path / "run")
-    run = tmp_path / "run"
-    for name in ("model.json", "model.safetensors"):
-        (run / name).unlink()
-    kept = json.loads((run / "result.json").read_bytes())
-    for name in ("files", "kept", "logs", "seal"):
-        del kept[name]
-    (run / "result.json").write_text(json.dumps(kept))
-    trained = fs.load(run)
-    assert "older fedsub" in trained.notes[0]
-    assert trained.vocabulary == {}
-    assert torch.equal(says(trained.module(scorer())), says(result.module()))
-    train(run, resume=True)
-    assert fs.load(run).notes == ()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import bench, commands, data, mixture, report, serving
+from fedsub.cli import bench, commands, data, mixture, privacy, report, serving
 from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 
@@ -73,3 +73,4 @@ bench.register(app)
 serving.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(mixture.app, name="mixture")
+app.add_typer(privacy.app, name="privacy")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsub.cli.options import NOT_TUNED, OUTPUT, DataFlags, Flags, TuneFlags, seed_list, takes
+from fedsub.cli.options import NOT_TUNED, OUTPUT, PRIVATE, DataFlags, Flags, TuneFlags, seed_list, takes
 from fedsub.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def register(app: typer.Typer) -> None:
         "fedsub heat movielens-like",
         "fedsub heat ratings.csv --client user --table item --out heat.png",
         "fedsub heat study.toml -k 100 --json",
+        "fedsub heat movielens-like --private rr:1 --private rr:4 --out private.png",
     ))(heat)  # fmt: skip
     app.command(epilog=examples(
         "fedsub reproduce table1 --data DIR",
@@ -300,10 +301,30 @@ def heat(
     out: Annotated[
         Path | None, typer.Option(help="The picture. Default NAME-heat.png.", metavar="FILE", rich_help_panel=OUTPUT)
     ] = None,
+    private: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Estimate heat in private, beside the exact one: rr:1, prr:2, hadamard:1,rows=100, "
+            "histogram:1,rows=100, secure (docs/private_heat.md). Repeatable.",
+            metavar="HOW",
+            rich_help_panel=PRIVATE,
+        ),
+    ] = None,
+    weighted: Annotated[
+        bool, typer.Option("--weighted", help="With --private: heat by samples.", rich_help_panel=PRIVATE)
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, help="With --private: of the random answers.", rich_help_panel=PRIVATE)
+    ] = 0,
     *,
     flags: DataFlags,
 ) -> None:
     """How many clients hold each table row, and how unequal that is: numbers and a picture."""
+    if private:
+        from fedsub.cli.private_heat import show as show_private
+
+        show_private(what, flags, out, private, weighted, seed)
+        return
     from fedsub.cli.heat import show
 
     show(what, flags, out)

@@ -11,6 +11,7 @@ import typer
 
 DATA, TRAIN, SPEED, OUTPUT = "Data and model", "Training", "Speed and device", "Output"
 PANELS = (DATA, TRAIN, SPEED, OUTPUT)
+PRIVATE = "Private heat"
 
 
 # Flags of a training that a search has no use for.

@@ -22,11 +22,14 @@ import torch
 from torch import Tensor
 
 from fedsub.checks import check_mix, check_number
-from fedsub.errors import MethodError, nearest
+from fedsub.errors import MethodError
+from fedsub.method.heat import RESOLVABLE, GivenHeat, RowHeat, check_names, check_source, sentences, whole_of
 from fedsub.method.part import Total
 from fedsub.method.patterns import Groups, check_groups, check_patterns, setting
 from fedsub.method.slots import Average, BoundAverage
 from fedsub.objective.population import Population
+from fedsub.privacy.heat import PrivateHeat
+from fedsub.privacy.spending import Spend
 from fedsub.trees import Tree, over_holders
 
 WEIGHTINGS = ("clients", "samples")
@@ -48,6 +51,10 @@ class Averaging:
             f"groups set temper or max_coef, the heat correction's exponent and cap, which {name} does not have; "
             "use fedsubavg."
         )
+
+    def spends(self, population: Population) -> tuple[Spend, ...]:
+        """What it costs clients in privacy, once, that it learns what it must know of them."""
+        return ()
 
     def weight(self, sizes: np.ndarray) -> np.ndarray:
         """a_i of clients with so many samples, float64."""
@@ -81,14 +88,15 @@ class OverHolders(Averaging):
     The cohort's mean is multiplied by the coefficient N/n_m (or W/W_m), a constant per row; dense
     parameters are held by everyone, coefficient 1, and so is a row that nobody holds. ``temper`` raises
     the coefficient to a power (1 as in the paper, 0 is FedAvg), ``max_coef`` caps it; ``groups`` sets both by
-    parameter pattern. ``heat`` replaces the exact count (``{space name: n_m or W_m}``), for example by a private
-    estimate.
+    parameter pattern. ``heat`` replaces the exact count: a way to estimate it in private
+    (``RandomizedResponse(epsilon=1)``, see `fedsub.privacy.heat`), which is asked once before training, or numbers,
+    ``{space name: n_m or W_m}``. ``max_coef="resolvable"`` takes an estimate for at least its standard deviation.
     """
 
     weighting: str = "clients"
     temper: float = 1.0
-    max_coef: float | None = None
-    heat: dict[str, np.ndarray] | None = field(default=None, compare=False)
+    max_coef: float | str | None = None
+    heat: PrivateHeat | dict[str, np.ndarray] | None = None
     groups: Groups | None = None
 
     def __post_init__(self) -> None:
@@ -98,13 +106,11 @@ class OverHolders(Averaging):
             check_mix(f"groups[{pattern!r}]['temper'] of OverHolders", values.get("temper", 1.0))
             check_number(f"groups[{pattern!r}]['max_coef'] of OverHolders", values.get("max_coef", 1.0), least=1)
         check_mix("temper", self.temper, hint="0 is FedAvg, 1 is FedSubAvg")
-        if self.max_coef is not None:  # 1 is the coefficient of dense parameters
+        if self.max_coef not in (None, RESOLVABLE):  # 1 is the coefficient of dense parameters
             check_number("max_coef", self.max_coef, least=1)
-        if self.heat is not None and not isinstance(self.heat, dict):
-            raise MethodError(
-                f"heat must be a dict {{space name: heat of each row}}, got a {type(self.heat).__name__}; "
-                "leave it out to use the exact heat."
-            )
+        check_source(self.heat, self.weighting != "clients", self.max_coef)
+        if isinstance(self.heat, dict):
+            object.__setattr__(self, "heat", GivenHeat(self.heat))
 
     @property
     def corrects(self) -> bool:
@@ -116,20 +122,26 @@ class OverHolders(Averaging):
     def grouped(self, name: str, groups: Groups) -> Average:
         return replace(self, groups=groups)
 
+    def spends(self, population: Population) -> tuple[Spend, ...]:
+        return self.heat.spends(len(_spaces(population))) if isinstance(self.heat, PrivateHeat) else ()
+
     def weight(self, sizes: np.ndarray) -> np.ndarray:
         return _weight(self.weighting, sizes)
 
     def bind(self, population: Population, device: torch.device) -> BoundMean:
-        for name in self.heat or ():
-            if name not in population.rows:
-                raise MethodError(f"heat names the space {name!r}, which no table uses; {_known(name, population)}")
+        check_names(self.heat, population)
         check_patterns(self.groups, population.names, "OverHolders")
-        raw = {space: self._coefficients(population, space) for space in population.rows}
+        weighted, resolvable = self.weighting != "clients", self.max_coef == RESOLVABLE
+        whole = whole_of(population, weighted)
+        found = {space: RowHeat.of(self.heat, population, space, weighted, resolvable) for space in _spaces(population)}
+        raw = {space: heat.coefficients(whole) for space, heat in found.items()}
+        spends = self.spends(population)
+        notes = tuple(sentences(self.heat, found, whole, spends))
         made: dict[tuple[str, float, float | None, bool], Tensor] = {}  # tables that agree share one array
         coefficients = {}
         for table, space in population.tables.items():
             temper = setting(self.groups, table, "temper", self.temper)
-            cap = setting(self.groups, table, "max_coef", self.max_coef)
+            cap = setting(self.groups, table, "max_coef", None if resolvable else self.max_coef)
             which = (space, temper, cap, table in population.double)
             if which not in made:
                 made[which] = torch.from_numpy(_tempered(raw[space], temper, cap, which[3])).to(device)
@@ -137,24 +149,8 @@ class OverHolders(Averaging):
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
             scale = len(population) / float(population.sizes.sum())
-            return BoundMean(float(len(population)), coefficients, scale=scale)
-        return BoundMean(_whole(self.weighting, population), coefficients)
-
-    def _coefficients(self, population: Population, space: str) -> np.ndarray:
-        if self.weighting == "clients":
-            heat, whole = population.heat(space), float(len(population))
-        else:
-            heat, whole = population.weighted_heat(space), float(population.sizes.sum())
-        if self.heat is not None and space in self.heat:
-            try:
-                given = np.asarray(self.heat[space], np.float64)
-            except (TypeError, ValueError) as err:
-                raise MethodError(f"heat[{space!r}] must hold one number per row; {err}.") from err
-            if given.shape != heat.shape:
-                raise MethodError(f"heat[{space!r}] has shape {given.shape}, the space has {len(heat):,} rows.")
-            # An estimate may leave the possible range; exact rule: between 1 and the population.
-            heat = np.clip(np.nan_to_num(given, nan=1.0), 1.0, whole)
-        return np.divide(whole, heat, out=np.ones_like(heat), where=heat > 0)
+            return BoundMean(float(len(population)), coefficients, scale, notes, spends)
+        return BoundMean(whole, coefficients, notes=notes, spends=spends)
 
 
 @dataclass(frozen=True)
@@ -185,6 +181,13 @@ class BoundMean:
     whole: float  # Σ a_i over everybody, or (with ``scale``) how many there are
     coefficients: dict[str, Tensor] = field(default_factory=dict)
     scale: float | None = None
+    notes: tuple[str, ...] = ()  # for the run's events
+    spends: tuple[Spend, ...] = ()  # what it cost clients in privacy to learn the coefficients
+
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps by table: an estimate, so that clients are not asked again."""
+        return self.coefficients if self.spends else {}
 
     def share(self, total: Total) -> float:
         """K/N, or Σ w_i over the cohort by that over everybody."""
@@ -216,6 +219,11 @@ class BoundSampledMean:
         }
 
 
+def _spaces(population: Population) -> tuple[str, ...]:
+    """Those that number a table's rows."""
+    return tuple(dict.fromkeys(population.tables.values()))
+
+
 def _tempered(coefficient: np.ndarray, temper: float, cap: float | None, double: bool) -> np.ndarray:
     if temper != 1.0:
         coefficient = coefficient**temper
@@ -231,10 +239,6 @@ def _weight(weighting: str, sizes: np.ndarray) -> np.ndarray:
 
 def _whole(weighting: str, population: Population) -> float:
     return float(len(population)) if weighting == "clients" else float(population.sizes.sum())
-
-
-def _known(name: object, population: Population) -> str:
-    return nearest(str(name), population.rows) if population.rows else "the objective has no tables."
 
 
 def _check(weighting: str, valid: tuple[str, ...]) -> None:

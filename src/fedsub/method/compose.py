@@ -45,6 +45,8 @@ def _parts(s: Mapping[str, Any]) -> tuple[Part, ...]:
         parts.append(NormalisedSteps())
     if s["clip_rows"] is not None:
         parts.append(ClipRows(s["clip_rows"]))
+    if s["dp"] is not None:
+        parts.append(s["dp"])
     if s["secure"] is not None:
         parts.append(s["secure"])
     if s["codec"] is not None:

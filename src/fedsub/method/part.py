@@ -31,6 +31,7 @@ class Work:
     client: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the clients keep
     server: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the server sent of it
     padding: frozenset[str] = frozenset()  # tables whose first row, of every client, means nothing and never trains
+    tables: frozenset[str] = frozenset()  # parameters whose rows are those that a client holds
     words: np.ndarray | None = None  # uint64 [c]: one random word per client and round
     memory: dict[str, Any] = field(default_factory=dict)  # part -> anything, for this round
     gradient: Callable[[Tree, float], Tree] | None = (
@@ -85,6 +86,9 @@ class Part:
     numbers: ClassVar[tuple[str, ...]] = ()  # numbers that `finish` adds, one per client
     codec: ClassVar[bool] = False  # whether it changes how the update is written; a method has one at most
     votes: ClassVar[bool] = False  # whether what it sends has lost its size: a factor would change nothing
+    shrinks: ClassVar[bool] = False  # whether what its `finish` sends is never longer (in L2) than what it was given
+    noises: ClassVar[bool] = False  # whether the server adds noise to the sum over whole tables
+    silent: ClassVar[bool] = False  # whether clients must not tell their training loss
     steers: ClassVar[bool] = False  # whether it turns steps towards the mean gradient, read off the client's update
     own: ClassVar[str] = ""  # of client_slots, the one with the values of the parameters that are `private`
 

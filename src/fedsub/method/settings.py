@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+import numpy as np
+
 from fedsub.method.part import Part
 from fedsub.method.schedules import Schedule
 from fedsub.method.slots import Local, Sampler, Server
+from fedsub.privacy.heat import PrivateHeat
 
 
 class Common(TypedDict, total=False):
@@ -42,18 +45,22 @@ class Common(TypedDict, total=False):
     tau: float
     sparse_server: bool
     iterates: str | None  # what is evaluated and kept: None, the last one; "tail:0.25", "tail:100", "ema:0.99"
+    dp: str | Part | None  # differential privacy: "central:clip=0.5,noise=1", "local:clip=0.5,noise=4"
     codec: str | Part | None  # "sign", "ef-sign", "topk:0.01", "randomk:0.01", "int8"
     secure: str | Part | None  # a secure sum: "union:0.5", "clear:0.5,rows_threshold=3"; the number is the clip
     sampler: str | Sampler  # "uniform", "by-size", "poisson", "pow-d:20", "cpow-d:20", "rpow-d:20", "ucb:0.7"
     groups: dict[str, dict[str, float]] | None  # by pattern: lr, weight_decay, server_lr, temper, …
 
 
+Heat = str | PrivateHeat | dict[str, np.ndarray] | None  # of an average over holders; see `spelling.heat`
+
 DEFAULTS = Common(
     lr=0.1, local_steps=10, local_epochs=None, batch_size=5, clients_per_round=50, server_lr=None, batches="shuffled",
     replacement=False, solver="sgd", momentum=0.0, weight_decay=0.0, clip_norm=None, schedule=None, mu=0.0,
     variates=None, normalise=False, personal=None, personal_init="random", clip_rows=None,
     server="add", server_momentum=0.0, beta1=None, beta2=0.99,
-    tau=1e-3, sparse_server=False, iterates=None, codec=None, secure=None, sampler="uniform", groups=None,
+    tau=1e-3, sparse_server=False, iterates=None, dp=None, codec=None, secure=None, sampler="uniform",
+    groups=None,
 )  # fmt: skip
 
-OBJECTS = (Local, Part, Sampler, Schedule, Server)  # what no file can write
+OBJECTS = (Local, Part, Sampler, Schedule, Server, PrivateHeat, dict[str, np.ndarray])  # what no file can write

@@ -8,6 +8,8 @@
     variates  II  I  I:1
     iterates  last  tail:0.25  tail:100  ema:0.99                                       around the server
     secure    union:0.5  clear:0.5  union:0.5,rows_threshold=3,simulate=false           rows, clip, other settings
+    dp        central:clip=0.5,noise=1  central:clip=0.5,epsilon=8  local:clip=0.5,noise=4
+    heat      exact  rr:1  oue:1  prr:2  hadamard:1,rows=100  histogram:1,rows=100  secure
 
 The first three words are understood together with the settings beside them, `BESIDE`. An object in place of a word
 has its own settings: the same ones beside it are refused. Nothing else in fedsub reads such words; matrix
@@ -25,7 +27,8 @@ from fedsub.errors import MethodError, nearest
 from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 from fedsub.method.local import SGD, Adam
 from fedsub.method.part import Part
-from fedsub.method.parts import ControlVariates, SecureSum
+from fedsub.method.parts import CentralDP, ControlVariates, LocalDP, SecureSum
+from fedsub.method.parts.bounded import BoundedUpdate
 from fedsub.method.parts.secure_sum import ROWS
 from fedsub.method.patterns import Groups, share_out
 from fedsub.method.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform
@@ -35,6 +38,14 @@ from fedsub.method.servers import Adam as AdamServer
 from fedsub.method.servers.iterates import MeanOfIterates
 from fedsub.method.settings import DEFAULTS
 from fedsub.method.slots import Local, Sampler, Server
+from fedsub.privacy.heat import (
+    CentralHistogram,
+    Hadamard,
+    PermanentResponse,
+    PrivateHeat,
+    RandomizedResponse,
+    SecureCount,
+)
 
 Words = Mapping[str, tuple[Callable[..., Any], type | None]]  # word -> what it makes, and the number it may take
 
@@ -56,7 +67,13 @@ SCHEDULES: Words = {
     "cosine": (Cosine, int),
 }  # fmt: skip
 ITERATES: Words = {"last": (lambda: None, None), "tail": (TailMean, float), "ema": (EMA, float)}
+PRIVACY: dict[str, type[BoundedUpdate]] = {"central": CentralDP, "local": LocalDP}
 VARIATES: Words = {"I": (partial(ControlVariates, "I"), float), "II": (partial(ControlVariates, "II"), None)}
+HEATS: dict[str, tuple[Callable[..., PrivateHeat], str | None]] = {  # and the field that a bare number means
+    "rr": (RandomizedResponse, "epsilon"), "oue": (partial(RandomizedResponse, kind="optimal"), "epsilon"),
+    "prr": (PermanentResponse, "preset"), "hadamard": (Hadamard, "epsilon"),
+    "histogram": (CentralHistogram, "epsilon"), "secure": (SecureCount, None),
+}  # fmt: skip
 
 # Settings of a server, and what its class calls them; it understands those that it has.
 _OF_SERVER = {
@@ -86,7 +103,7 @@ def objects(
     rest["server"] = slots["server"].read(of_server, _server)
     rest["server"] = _mean_of_iterates(rest.pop("iterates", None), rest["server"])
     rest["sampler"] = slots["sampler"].read(None, _sampler)
-    readers = {"codec": codec, "variates": variates, "secure": secure}
+    readers = {"codec": codec, "variates": variates, "dp": dp, "secure": secure}
     for setting, read in readers.items():
         if setting in rest:
             rest[setting] = read(rest[setting])
@@ -240,6 +257,37 @@ _SETTING: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
+def dp(text: str | Part | None) -> Part | None:
+    """Differential privacy from its short spelling, "central:clip=0.5,noise=1"; a setting alone is True."""
+    if text is None or isinstance(text, BoundedUpdate):
+        return text
+    kind, _, rest = str(text).partition(":")
+    if not isinstance(text, str) or kind not in PRIVACY:
+        raise MethodError(
+            f"dp must be an object, or one of {', '.join(PRIVACY)}; got {text!r}: {nearest(kind, PRIVACY)}"
+        )
+    known = {field.name: field.default for field in fields(PRIVACY[kind])}
+    given: dict[str, Any] = {}
+    for item in filter(None, rest.split(",")):
+        name, equals, value = item.strip().partition("=")
+        if name not in known:
+            raise MethodError(f"dp={text!r}: {kind} has no setting {name!r}; {nearest(name, known)}")
+        if isinstance(known[name], bool):
+            if value not in ("", "true", "false"):
+                raise MethodError(f"dp={text!r}: {name} is true or false, got {value!r}.")
+            given[name] = value != "false"
+        elif isinstance(known[name], str) or name == "secret":
+            given[name] = value
+        else:
+            try:
+                given[name] = float(value)
+            except ValueError as err:
+                raise MethodError(
+                    f"dp={text!r}: {name}{equals}{value} is no number; write {kind}:clip=0.5,noise=1."
+                ) from err
+    return PRIVACY[kind](**given)
+
+
 def _mean_of_iterates(text: str | None, server: Server) -> Server:
     """The server, or around it what ``iterates`` asks for."""
     wrapped = None if text is None else read_word(text, ITERATES, "iterates", objects=False)
@@ -249,6 +297,37 @@ def _mean_of_iterates(text: str | None, server: Server) -> Server:
 def schedule(text: str | Schedule | None) -> Schedule | None:
     """A schedule from its short spelling; None and "constant" leave the rate as it is."""
     return text if text is None or isinstance(text, Schedule) else read_word(text, SCHEDULES, "schedule")
+
+
+def heat(text: Any) -> Any:
+    """A mechanism of private heat from a word, a number and settings by name: "rr:1", "rr:1,rows=50", "rr:p=0.9,q=0.1".
+
+    "exact" is None; objects and dicts of numbers are themselves.
+    """
+    if not isinstance(text, str) or text == "exact":
+        return None if text == "exact" else text
+    kind, _, rest = text.partition(":")
+    if kind not in HEATS:
+        raise MethodError(f"heat must be an object, or one of exact, {', '.join(HEATS)}; {nearest(kind, HEATS)}")
+    make, main = HEATS[kind]
+    whole = make.func if isinstance(make, partial) else make
+    types = {field.name: str(field.type) for field in fields(whole) if field.init}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for k, item in enumerate(rest.split(",") if rest else ()):
+        name, equals, value = item.partition("=")
+        name, value = (name.strip(), value.strip()) if equals else (main if k == 0 else None, item.strip())
+        if name is None or name not in types or name == "kind":
+            known = [n for n in types if n != "kind"]
+            raise MethodError(f"heat {text!r}: {item!r} is no setting of {kind}; {nearest(str(name), known)}")
+        try:
+            given[name] = float(value) if "float" in types[name] else _whole_or_flag(value)
+        except ValueError as err:
+            raise MethodError(f"heat {text!r}: {value!r} is not what {name} takes; write it like {kind}:1.") from err
+    return make(**given)
+
+
+def _whole_or_flag(text: str) -> int | bool:
+    return text.lower() == "true" if text.lower() in ("true", "false") else int(text)
 
 
 def word(value: Any) -> Any:

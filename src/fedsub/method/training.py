@@ -76,6 +76,14 @@ class Trains:
         """What the method measures of itself at an evaluation, by name."""
         return {}
 
+    def stops(self, number: int) -> str:
+        """Why round ``number`` must not be played and training ends before it, in a sentence; "" if it may be."""
+        return ""
+
+    def spent(self) -> dict[str, Any]:
+        """What was spent of a privacy budget, for the result."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Prepared:

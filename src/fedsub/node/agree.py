@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from hashlib import blake2b
 
+from fedsub.method.described import describe
 from fedsub.method.slots import Method
 from fedsub.trees import Tree
 
 
 def method_digest(method: Method) -> int:
     """A number that equal settings share."""
-    return _digest(method.describe())
+    return digest(method.describe())
 
 
 def model_digest(params: Tree, tables: Mapping[str, str]) -> int:
@@ -21,9 +22,10 @@ def model_digest(params: Tree, tables: Mapping[str, str]) -> int:
         name: [str(value.dtype), list(value.shape[name in tables :]), tables.get(name)]
         for name, value in params.items()
     }
-    return _digest({"parameters": shapes})
+    return digest({"parameters": shapes})
 
 
-def _digest(value: object) -> int:
-    text = json.dumps(value, sort_keys=True, default=str)
+def digest(value: object) -> int:
+    """A number that values of equal settings share; seven bytes."""
+    text = json.dumps(describe(value), sort_keys=True, default=str)
     return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "little")

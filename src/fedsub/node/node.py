@@ -16,6 +16,7 @@ from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.part import Start
 from fedsub.method.slots import Method
+from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.secret import SECURE, SecretSums
 from fedsub.node.share import alone
@@ -66,6 +67,9 @@ class Node:
         self.counts = {name: len(self.held[name]) for name in self.problem.spaces}
         self.store = Store(Path(folder))
         self.memory = ClientState.of(method.parts, self.problem, self.params)
+        self.heat = heat.Answering(
+            heat.private_heat(method), {s: own.spaces[s] for s in dict.fromkeys(self._tables.values())}, folder
+        )
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None
         self.sums = SecretSums(self)
@@ -128,7 +132,7 @@ class Node:
         return np.zeros(len(numbers), np.int64)
 
     def answer(self, data: bytes) -> bytes:
-        """Answer an invitation with the rows that are wanted, and a downlink with what came of it."""
+        """Answer an invitation with the wanted rows, a downlink with what came of it, and a question of heat."""
         if self.letters is None or self.half is None:
             raise WireError("This node has not joined a run yet; send its hello and take the welcome first.")
         if data[: len(MAGIC)] == MAGIC:
@@ -136,6 +140,8 @@ class Node:
         message = wire.read(data)
         if message.kind in SECURE:
             return self.sums.answer(message)
+        if message.kind == wire.ASK_HEAT:
+            return self.heat.answer(message, self.letters.run, self.number)
         if self.sums.secure is not None:
             raise WireError("This node's method adds in secret, and somebody asked it in the clear; refused.")
         if message.kind == wire.INVITE:

@@ -14,6 +14,7 @@ from fedsub.method.codecs.wire import decode_rows
 from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node.agree import method_digest, model_digest
+from fedsub.node.heat import ask, private_heat
 from fedsub.node.remote import Channel, Remote
 from fedsub.node.secret_remote import SecretRemote
 from fedsub.objective.population import Population
@@ -35,13 +36,15 @@ class Served:
     """What came of it: the shared model, a report of every round, and the messages that were refused.
 
     ``left_out`` are the clients that said something else in their hello than the server expects, or nothing, and why;
-    they count as lost in every round that they are drawn for.
+    they count as lost in every round that they are drawn for. ``notes`` say how heat was learned in private.
     """
 
     params: Tree
     reports: list[RoundReport] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    stopped: str = ""  # why it ended before its last round, in a sentence: a privacy budget is spent
     left_out: dict[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def serve(
@@ -71,8 +74,12 @@ def serve(
     first = {name: params[name].clone() for name in server.schema.private}
     done = Served(params, refused=remote.refused)
     known: dict[int, Channel] = {}
+    mechanism = private_heat(method)
     with one_thread():
         for number in range(1, rounds + 1):
+            if server.private is not None and (spent := server.private.stops(number)):
+                done.stopped, rounds = spent, number - 1
+                break
             before_round(number)
             for client, channel in channels.items():
                 if known.get(client) is not channel:
@@ -88,8 +95,11 @@ def serve(
             if not joined:
                 why = "; ".join([*done.left_out.values()][:3]) or "there is no channel to any"
                 raise NoUsableClient(f"Round {number}: no client has joined. {why}")
+            if number == 1 and mechanism is not None:
+                server.population = ask(remote, mechanism)
             done.reports.append(play(server, transport, number))
         server.settle(rounds)
+    done.notes = tuple(getattr(server.average, "notes", ()))
     return done
 
 

@@ -16,8 +16,10 @@ from fedsub.data.heat import row_heat, weighted_heat
 from fedsub.disk.reading import parse_json
 from fedsub.errors import DataError
 from fedsub.objective.problem import Problem
+from fedsub.privacy.heat import Estimate, Holdings, PrivateHeat
 
 Heat = Callable[[str, bool], np.ndarray]
+Ask = Callable[[PrivateHeat, str, bool], Estimate]
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,22 @@ class Population:
     counted: Heat  # (space, weighted) -> n_m or W_m of every row
     padding: frozenset[str] = frozenset()  # tables whose row 0 means nothing
     double: frozenset[str] = frozenset()  # parameters in double precision
+    asked: Ask | None = None  # (mechanism, space, weighted) -> what clients' private answers come to
 
     @classmethod
-    def of(cls, problem: Problem) -> Population:
+    def of(cls, problem: Problem, seed: int = 0) -> Population:
+        """Of clients in this process; ``seed`` is that of private answers."""
         sizes, spaces = problem.clients.sizes, problem.spaces
 
         def counted(space: str, weighted: bool) -> np.ndarray:
             return weighted_heat(spaces[space], sizes) if weighted else row_heat(spaces[space]).astype(np.float64)
 
+        def asked(mechanism: PrivateHeat, space: str, weighted: bool) -> Estimate:
+            return mechanism.estimate(Holdings.of(spaces[space], sizes if weighted else None), seed)
+
         tables = {name: space.name for name, space in problem.tables.items()}
         rows = {name: space.size for name, space in spaces.items()}
-        return cls(sizes, tables, problem.dense, rows, counted, problem.padding, problem.double)
+        return cls(sizes, tables, problem.dense, rows, counted, problem.padding, problem.double, asked)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -64,13 +71,26 @@ class Population:
         """W_m: what the clients that hold a row weigh together, float64 [rows]."""
         return self.counted(space, True)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a safetensors file, for a server that has no data."""
+    def private_heat(self, mechanism: PrivateHeat, space: str, weighted: bool) -> Estimate:
+        """n_m or W_m of each row, estimated from what clients say in private."""
+        if self.asked is None:
+            raise DataError(
+                f"Heat by {mechanism.title} needs clients that answer, and this population was read from a file; "
+                "fedsub.node.serve asks them before the first round."
+            )
+        return self.asked(mechanism, space, weighted)
+
+    def save(self, path: str | os.PathLike[str], *, heat: bool = True) -> None:
+        """Write it to a safetensors file, for a server that has no data; without ``heat`` if it will ask for that."""
         arrays = {"sizes": self.sizes}
-        for space in self.rows:
+        for space in self.rows if heat else ():
             arrays |= {f"heat/{space}": self.heat(space), f"weighted/{space}": self.weighted_heat(space)}
-        names = {"tables": dict(self.tables), "dense": list(self.dense), "padding": sorted(self.padding)}
-        names["double"] = sorted(self.double)
+        names: dict[str, object] = {
+            "tables": dict(self.tables),
+            "dense": list(self.dense),
+            "padding": sorted(self.padding),
+        }
+        names |= {"double": sorted(self.double), "rows": dict(self.rows)}
         save_file(arrays, Path(path), metadata={"fedsub": "population 1", "names": json.dumps(names)})
 
     @classmethod
@@ -83,9 +103,15 @@ class Population:
             if about.get("fedsub") != "population 1":
                 raise ValueError(f"it is marked {about.get('fedsub')!r}, not 'population 1'")
             names = parse_json(about["names"])
-            spaces = {key.removeprefix("heat/"): len(values) for key, values in arrays.items() if key[:5] == "heat/"}
+            counts = {key.removeprefix("heat/"): len(values) for key, values in arrays.items() if key[:5] == "heat/"}
+            spaces = names.get("rows", counts)
 
             def counted(space: str, weighted: bool) -> np.ndarray:
+                if f"heat/{space}" not in arrays:
+                    raise DataError(
+                        f"{path} says nothing of the heat of {space}: it was saved without. Save it with heat=True, "
+                        "or have the average estimate heat (OverHolders(heat=…))."
+                    )
                 return arrays[f"weighted/{space}" if weighted else f"heat/{space}"]
 
             padding, double = frozenset(names["padding"]), frozenset(names["double"])

@@ -129,6 +129,7 @@ class ClientHalf:
             counts = {name: by_space[space.name] for name, space in problem.tables.items()}
         group = Group(len(who), engine.stacked, counts)
         work = Work(down.round, 0, method.local.rate(down.round), {}, group, method=method, padding=problem.padding)
+        work.tables = frozenset(problem.tables)
         work.scales = {name: scale for name in problem.names if (scale := method.local.scale(name)) != 1.0}
         supplied: Tree = {}
         if method.parts:  # nobody else asks
@@ -203,7 +204,9 @@ class ClientHalf:
         for name, tree in message.trees.items():
             factors = weights * (who.repeats == 0) if name in once else weights
             trees[name] = self._weighted(tree, factors, down.counts, sound=bool(good.all()), stacked=stacked)
-        sums = {"weight": weights, "count": good.astype(np.float64), "loss": np.where(good, loss, 0.0)}
+        sums = {"weight": weights, "count": good.astype(np.float64)}
+        if not any(part.silent for part in self.method.parts):
+            sums["loss"] = np.where(good, loss, 0.0)
         for name, values in message.numbers.items():
             sums[name] = np.where(good, values.double().cpu().numpy(), 0.0) * weights
         return Uplink(who, ~good, trees, sums, seen, message.encoded, message.written)

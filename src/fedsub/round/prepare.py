@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
 from fedsub.method.parts import SecureSum
@@ -19,6 +21,7 @@ from fedsub.round.here import Here
 from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
 from fedsub.round.predict import PersonalModel
+from fedsub.round.private import EPSILON
 from fedsub.round.remembered import Remembered
 from fedsub.round.secure import Secure
 from fedsub.round.server import ServerHalf
@@ -45,7 +48,7 @@ class Trainer(Trains):
         rounds: int | None = None,
     ):
         self.problem, self.method, self.params, self.engine = problem, method, params, engine
-        population = Population.of(problem)
+        population = Population.of(problem, seed)
         self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
         self.memory = ClientState.of(method.parts, problem, params, scratch)
         self.memory.fill(method.parts, origin_in(problem, params, seed))
@@ -73,6 +76,15 @@ class Trainer(Trains):
     def settle(self, number: int) -> None:
         self.server.settle(number)
 
+    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
+        return {} if self.server.private is None else {EPSILON: self.server.private.epsilon}
+
+    def stops(self, number: int) -> str:
+        return "" if self.server.private is None else self.server.private.stops(number)
+
+    def spent(self) -> dict[str, Any]:
+        return {} if self.server.private is None else self.server.private.describe()
+
 
 class _Both(Remembered):
     """What both halves remember, for a checkpoint of the simulation."""
@@ -83,7 +95,8 @@ class _Both(Remembered):
         moved = dict(server.moved) | {name: server.moved[table] for name, (_, table) in server.tables().items()}
         tables |= {f"client/{name}": value for name, value in here.memory.tensors.items()}
         moved |= {f"client/{name}": one for name, one in here.memory.moved.items()}
-        super().__init__(server.small(), tables, moved, all_rows=server.rule.whole_tables)
+        eager = server.noised is not None and server.noised.part.eager
+        super().__init__(server.small(), tables, moved, all_rows=server.rule.whole_tables or eager)
 
     @property
     def tracking(self) -> bool:
@@ -123,5 +136,7 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
         workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
     )  # fmt: skip
-    notes = () if trainer.secure is None else (trainer.secure.note,)
+    notes = tuple(getattr(trainer.server.average, "notes", ()))
+    if trainer.secure is not None:
+        notes = (trainer.secure.note, *notes)
     return Prepared(trainer, choice.reason, choice.plan.columns, choice.fallback, notes)

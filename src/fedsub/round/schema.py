@@ -51,7 +51,8 @@ class Schema:
         self.shared = tuple(name for name in like if name not in self.private)
         self.codec = next((part for part in parts if part.codec), None)
         self._like = like
-        self.sums = ("weight", "count", "loss", *(f"{p.key}.{n}" for p in parts for n in p.numbers))
+        told = () if any(part.silent for part in parts) else ("loss",)
+        self.sums = ("weight", "count", *told, *(f"{p.key}.{n}" for p in parts for n in p.numbers))
         payloads = [f"{part.key}.{name}" for part in parts for name in part.payloads]
         self.trees = dict.fromkeys((UPDATE, *payloads), self.shared)  # what is summed, and of which parameters
 

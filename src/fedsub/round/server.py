@@ -7,17 +7,19 @@ ask for and what comes back.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 
-from fedsub.errors import NoUsableClient
+from fedsub.errors import MethodError, NoUsableClient
 from fedsub.method.groups import Cohort
 from fedsub.method.patterns import check_patterns
-from fedsub.method.slots import Method, Probe
+from fedsub.method.slots import BoundAverage, Method, Probe
 from fedsub.objective.population import Population
 from fedsub.round.layout import Asked, Layout, Layouts
 from fedsub.round.messages import MODEL, UPDATE, Downlink
+from fedsub.round.private import NoisedSums, spending
 from fedsub.round.remembered import Moved
 from fedsub.round.schema import Schema
 from fedsub.round.sums import Sums
@@ -47,30 +49,49 @@ class ServerHalf:
         self, method: Method, population: Population, params: Tree, *, seed: int = 0, rounds: int | None = None
     ):
         self.method, self.population, self.params, self.seed = method, population, params, seed
-        device = next(iter(params.values())).device
+        self._device = device = next(iter(params.values())).device
         check_patterns(method.local.groups, population.names, type(method.local).__name__)
-        self.average = method.average.bind(population, device)
         self.sampler = method.sampler.bind(population.sizes)
         self.rule = method.server.fitted(method.sampler.share(len(population)), rounds)
+        self.schema = Schema(method.parts, params, population.tables, self.sampler.reports)
+        self.private = spending(
+            method, population, params, self.schema.shared, self.average, self.sampler.reports, seed=seed, rounds=rounds
+        )
+        self.noised = self.private if isinstance(self.private, NoisedSums) else None
+        if self.noised is not None:
+            self.rule = self.noised.rule(self.rule)
         self.state: Tree = self.rule.init(params, population.tables)
         self.slots: dict[str, dict[str, Tree]] = {
             part.key: {slot: {n: torch.zeros_like(p) for n, p in params.items()} for slot in part.server_slots}
             for part in method.parts
         }
         self.skipped = torch.zeros((), dtype=torch.int64)  # rounds in which nobody took part
-        self.schema = Schema(method.parts, params, population.tables, self.sampler.reports)
         self.lay_out = Layouts({s: population.rows[s] for s in dict.fromkeys(population.tables.values())}, device)
         self.moved = {name: Moved(len(params[name])) for name in population.tables}
         self.tracking = True  # whether anybody will ask which rows moved
         self._settled = 0  # the last round after which every row was up to date
 
+    @cached_property
+    def average(self) -> BoundAverage:
+        """Fitted when it is first needed: by then a server on its own has asked for private heat."""
+        return self.method.average.bind(self.population, self._device)
+
     def choose(self, number: int, ask: Probe) -> Cohort:
         """Who takes part; the sampler may ask clients for their loss."""
-        cohort = self.sampler.select(number, self.seed, ask)
+        if self.private is not None and (spent := self.private.stops(number)):
+            raise MethodError(spent)
+        seed, nth = (self.seed, number) if self.noised is None else (self.noised.cohorts, number + self.noised.offset)
+        cohort = self.sampler.select(nth, seed, ask)
+        if self.private is not None:
+            self.private.played(cohort)
         if not len(cohort):
             if not self.sampler.may_be_empty:
                 raise NoUsableClient(f"Round {number}: the sampler {self.method.sampler} chose nobody.")
-            self.skip()
+            if self.noised is None:
+                self.skip()
+            else:  # that nobody came must not show either: noise goes on
+                nobody = Asked(np.zeros(0, np.int64), np.zeros(0, np.int64))
+                self.close(number, 0, self.sums(self.lay_out(dict.fromkeys(self.lay_out.rows, nobody))))
         return cohort
 
     def open(self, number: int, cohort: Cohort, asked: dict[str, Asked], probe: str = "") -> Opened:
@@ -128,13 +149,15 @@ class ServerHalf:
 
     def close(self, number: int, invited: int, sums: Sums) -> None:
         """Means, parts (last one first), and the server's step."""
-        if not sums.count:
+        if not sums.count and self.noised is None:
             raise NoUsableClient(
                 f"Round {number}: of {invited} clients none delivered; {invited - sums.refused} were lost, "
                 f"{sums.refused} found NaN or infinity in what they would send. Sample more clients per round, lower "
                 "lr, or look at these clients' data."
             )
         total = sums.total()
+        if self.noised is not None:
+            total = self.noised.noised(total, self._time(number))
         total = replace(total, share=self.average.share(total))
         mean = {tree: self.average(sums.total(tree) if tree != UPDATE else total) for tree in sums.trees}
         for part in reversed(self.method.parts):
@@ -209,7 +232,8 @@ class ServerHalf:
         """What is saved whole."""
         sampler = {f"sampler/{name}": torch.from_numpy(value) for name, value in self.sampler.state.items()}
         small = {name: value for name, (value, table) in self._kept().items() if table is None}
-        return small | sampler | {"rounds/skipped": self.skipped}
+        spent = self.private.small() if self.private is not None else {}
+        return small | sampler | spent | {"rounds/skipped": self.skipped}
 
     def tables(self) -> dict[str, tuple[torch.Tensor, str]]:
         """What is saved by moved rows, and the table whose rows each shares."""
@@ -222,6 +246,8 @@ class ServerHalf:
             table = name.partition("/")[2]
             by_row = table in tables and value.ndim > 0 and len(value) >= rows[tables[table]]
             out[f"server/{name}"] = value, table if by_row else None
+        for name, value in getattr(self.average, "kept", {}).items():  # an average of the user's own need not say
+            out[f"average/{name}"] = value, name
         for part, slots in self.slots.items():
             for slot, tree in slots.items():
                 for name, value in tree.items():

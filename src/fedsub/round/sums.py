@@ -31,7 +31,7 @@ class Sums:
             for space, rows in layout.items()
             if held
         }
-        self.numbers: dict[str, float] = {"weight": 0.0, "count": 0.0, "loss": 0.0}
+        self.numbers: dict[str, float] = {"weight": 0.0, "count": 0.0}
         self.refused = 0  # clients that answered and sent nothing
 
     def _zeros(self, name: str, like: Tree) -> torch.Tensor:
@@ -74,8 +74,8 @@ class Sums:
 
     @property
     def loss(self) -> float:
-        """The mean training loss of those who delivered."""
-        return self.numbers["loss"] / self.count if self.count else float("nan")
+        """The mean training loss of those who delivered; NaN if they do not tell."""
+        return self.numbers.get("loss", float("nan")) / self.count if self.count else float("nan")
 
     def total(self, tree: str = UPDATE) -> Total:
         weight = self.numbers["weight"]

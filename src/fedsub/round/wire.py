@@ -25,7 +25,7 @@ from torch import Tensor
 from fedsub.errors import WireError
 
 MAGIC, VERSION = b"fsub", 1
-HELLO, WELCOME, INVITE, ROWS, DOWN, UP = range(1, 7)  # kinds
+HELLO, WELCOME, INVITE, ROWS, DOWN, UP, ASK_HEAT, TELL_HEAT = range(1, 9)  # kinds
 COUNT_ROWS, UNION, ADD_UP = range(20, 23)  # kinds of rounds over a secure sum
 REFUSED, ALL_DATA, ONE_BATCH = 1, 2, 4  # flags: of an uplink; of a downlink that only asks for the loss
 

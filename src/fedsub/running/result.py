@@ -109,6 +109,7 @@ class Result:
     params: Tree = field(default_factory=dict, repr=False)
     problem: Problem | None = field(default=None, repr=False)
     directions: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the user's own metrics and rankings
+    privacy: dict[str, Any] = field(default_factory=dict, repr=False)  # what was spent: epsilon, delta, on what
     objective: Callable[[], Objective] | None = field(default=None, repr=False)  # makes it, where it is known
     personal: PersonalModel | None = field(default=None, repr=False)  # what each client has of its own, if it has
 
@@ -204,6 +205,7 @@ class Result:
             "diverged": self.diverged,
             "directions": dict(self.directions),
             "final": self.final,
+            **({"privacy": self.privacy} if self.privacy else {}),
         }
 
 

@@ -119,6 +119,8 @@ def run(
                 session.event(sentence)
             if ready.fallback and engine == "batched":
                 warnings.warn(ready.reason, stacklevel=2)
+            for sentence in begin.count(ready.trainer) if begin is not None else ():
+                session.event(sentence)
             if begin is not None and session.restored is None:
                 for sentence in begin.carry(ready.trainer, method, rows):
                     session.event(sentence)
@@ -310,4 +312,5 @@ def finished_result(path: str | os.PathLike[str]) -> Result:
             f"{file} is missing or damaged ({reason}); delete {folder} to train it again, or only its result.json "
             "to go on from its newest checkpoint with resume."
         ) from err
-    return Result(history=history, path=folder, directions=summary.get("directions", {}), **fields)
+    more = {key: summary.get(key, {}) for key in ("directions", "privacy")}
+    return Result(history=history, path=folder, **more, **fields)

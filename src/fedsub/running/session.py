@@ -21,9 +21,11 @@ from fedsub.method.training import Trains
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
 from fedsub.round.predict import PersonalModel
+from fedsub.round.private import EPSILON
 from fedsub.running import going_on, keep
 from fedsub.running.now import Now
 from fedsub.running.result import Result, Target, divergence
+from fedsub.running.start import PRIVACY
 
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
 
@@ -144,14 +146,16 @@ class Session:
         with deferred_interrupt() as interrupted:
             if not self.history:
                 self._record({"round": 0, "loss": None, "clients": 0, "down": 0, "up": 0, **initial})
-            while number < rounds and not done:
+            stopped = trainer.stops(number + 1) if number < rounds and not done else ""
+            while number < rounds and not done and not stopped:
                 number += 1
                 begin, cpu = time.perf_counter(), time.process_time()
                 report = trainer.round(number)
                 now.round = number
                 record = self._describe(number, report)
                 self.spent = time.perf_counter() - start
-                last = number == rounds
+                stopped = trainer.stops(number + 1) if number < rounds else ""
+                last = number == rounds or bool(stopped)
                 if number % evaluator.plan.every == 0 or last:
                     record |= evaluate_at(trainer, evaluator, number)
                     done = stop_at_target and goal is not None and goal.reached(record)
@@ -162,12 +166,17 @@ class Session:
                     self._save(trainer, number)
                 if interrupted() and not last and not done:
                     raise Interrupted(self._how_to_resume(number))
+            if stopped and not done:
+                self.event(stopped)
             trainer.settle(number)
             model = trainer.model(number)
             final = evaluator.final(model)
             self._tell_of(evaluator)
         if said := divergence(self.history):
             self.event(said)
+        privacy = trainer.spent()
+        if privacy:
+            privacy = {"epsilon": trainer.measures({})[EPSILON], **privacy}
         result = Result(
             method=self.method.name,
             seed=self.config["seed"],
@@ -181,6 +190,7 @@ class Session:
             params=self.params,
             problem=self.problem,
             directions=evaluator.plan.directions,
+            privacy=privacy,
             personal=model if isinstance(model, PersonalModel) else None,
         )
         if self.dir is not None:
@@ -245,6 +255,8 @@ class Session:
         if self.saved is None or self.dir is None:
             return
         self.dir.flush()
+        if spent := trainer.spent():
+            write_atomic(self.dir.path / PRIVACY, dump(spent))
         state = trainer.state
         tensors = {name: self.params[name] for name in self.problem.dense} | state.small()
         meta = {

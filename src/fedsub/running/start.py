@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
+from fedsub.disk.reading import read_json
 from fedsub.errors import CheckpointError, ConfigError, ObjectiveError
 from fedsub.method.servers import TailMean
 from fedsub.method.slots import Method
 from fedsub.objective.numbering import Ids, known_rows, stamp_of
 from fedsub.objective.problem import Problem
+from fedsub.privacy.spending import Spend, spends_of
 from fedsub.round.prepare import Trainer
 from fedsub.running import keep
 from fedsub.running.load import Trained, load
@@ -31,6 +33,7 @@ from fedsub.running.personal import PersonalParams
 from fedsub.running.result import Result
 from fedsub.trees import Tree
 
+PRIVACY = "privacy.json"  # of a run: what was spent up to the newest checkpoint; later rounds are played again alike
 CARRIED = ("server/", "part/")  # what a checkpoint names the server's own
 
 
@@ -44,6 +47,7 @@ class WarmStart:
     state: Snapshot | None = field(default=None, repr=False)
     personal: PersonalParams | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    spends: tuple[Spend, ...] = ()  # what was spent of its clients' privacy, where that was counted
 
     @classmethod
     def of(cls, start: Any, *, state: bool = False) -> WarmStart:
@@ -54,7 +58,7 @@ class WarmStart:
             if start.params and start.problem is not None and not state:
                 values = keep.values_of(start.problem.objective.module, start.params)
                 ids = {name: space.vocabulary for name, space in start.problem.tables.items()}
-                return cls(f"the run of {start.method}", values, ids)
+                return cls(f"the run of {start.method}", values, ids, spends=spends_of(start.privacy))
             if start.path is None:
                 raise ConfigError(
                     f"The run of {start.method} was not kept in a directory (out=…), so its "
@@ -67,7 +71,8 @@ class WarmStart:
             snapshot = _snapshot(start.path) if state else None
             values = start.values if snapshot is None else {**snapshot.tensors, **snapshot.tables}
             notes = start.notes if snapshot is None else ()
-            return cls(str(start.path), values, start.ids, snapshot, start.personal, notes)
+            spends = spends_of(read_json(start.path / PRIVACY)) if (start.path / PRIVACY).is_file() else ()
+            return cls(str(start.path), values, start.ids, snapshot, start.personal, notes, spends)
         if state:
             raise ConfigError(
                 "start_state=True takes over what a server remembers, which only a run's directory holds; got a "
@@ -135,6 +140,16 @@ class WarmStart:
             if name not in self.ids
             else f"{name} has {len(param):,} rows in the module and {len(value):,} in {self.source}; give it as many."
         )
+
+    def count(self, trainer: Any) -> list[str]:
+        """Put what was spent before on the trainer's account; what to tell of it."""
+        private = trainer.server.private if isinstance(trainer, Trainer) else None
+        if private is None:
+            return []
+        private.after(self.spends)
+        if self.spends:
+            return [f"{self.source} has spent epsilon={private.budget.spent(self.spends):.4g}, which counts here too"]
+        return [f"what {self.source} tells of clients is not in epsilon: its training was not private"]
 
     def carry(self, trainer: Any, method: Any, rows: Mapping[str, int]) -> list[str]:
         """Give a trainer that has not begun the server's state and the clients' own parameters; what to tell of it."""

@@ -26,6 +26,10 @@ class TopK(Codec):
     share: float = 0.01
     feedback: bool = True
 
+    @property
+    def shrinks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return not self.feedback
+
     def check(self, method: Method) -> None:
         super().check(method)
         check_share(f"share of {type(self).__name__}", self.share, hint="0.01 sends one value in a hundred")
@@ -69,6 +73,10 @@ class RandomK(Codec):
     feedback: bool = True
     scale: bool | None = None
     header = 8
+
+    @property
+    def shrinks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return not self.feedback and self.scale is False
 
     def check(self, method: Method) -> None:
         super().check(method)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
+from fedsub.method import spelling
 from fedsub.method.average import OverClients, OverHolders
 from fedsub.method.named.catalogue import composed, named
 from fedsub.method.servers import Adagrad, Adam, Add, FrequencyAware, Yogi
-from fedsub.method.settings import Common
+from fedsub.method.settings import Common, Heat
 from fedsub.method.slots import Method
 
 
@@ -61,13 +62,16 @@ def frequency_aware(*, weighting: str = "samples", **common: Unpack[Common]) -> 
     "FedAdam on (W/W_m) Δ_m", "fedsub", fixed={"server": Adam},
 )  # fmt: skip
 def fedsubadam(
-    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
-) -> Method:
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | str | None = None,
+    heat: Heat = None, **common: Unpack[Common],
+) -> Method:  # fmt: skip
     """FedSubAvg's corrected update as the gradient of an Adam step at the server.
 
     For a constant coefficient c this is FedAdam with τ/c in place of τ: the correction becomes a τ per row.
     """
-    return composed("fedsubadam", OverHolders(weighting, temper=temper, max_coef=max_coef), common)
+    return composed(
+        "fedsubadam", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common
+    )
 
 
 @named(
@@ -75,7 +79,10 @@ def fedsubadam(
     "FedAdagrad on (W/W_m) Δ_m", "fedsub", fixed={"server": Adagrad},
 )  # fmt: skip
 def fedsubadagrad(
-    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
-) -> Method:
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | str | None = None,
+    heat: Heat = None, **common: Unpack[Common],
+) -> Method:  # fmt: skip
     """FedSubAvg's corrected update as the gradient of an Adagrad step at the server."""
-    return composed("fedsubadagrad", OverHolders(weighting, temper=temper, max_coef=max_coef), common)
+    return composed(
+        "fedsubadagrad", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common
+    )

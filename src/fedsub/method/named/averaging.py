@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from fedsub.checks import check_whole
+from fedsub.method import spelling
 from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
 from fedsub.method.named.catalogue import composed, named
 from fedsub.method.schedules import Schedule
-from fedsub.method.settings import Common
+from fedsub.method.settings import Common, Heat
 from fedsub.method.slots import Method
 
 
@@ -27,14 +28,18 @@ def fedavg(*, weighting: str = "samples", **common: Unpack[Common]) -> Method:
     "X_m + (W/W_m) Σ w_i Δ_im / Σ w_i", "Ding et al. 2022",
 )  # fmt: skip
 def fedsubavg(
-    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | None = None, **common: Unpack[Common]
-) -> Method:
+    *, weighting: str = "samples", temper: float = 1.0, max_coef: float | str | None = None,
+    heat: Heat = None, **common: Unpack[Common],
+) -> Method:  # fmt: skip
     """FedSubAvg: each parameter's mean is taken over all clients that hold it.
 
-    ``weighting``: "samples" (as in the published experiments), "clients" (Algorithm 1) or "unbiased".
+    ``weighting``: "samples" (as in the published experiments), "clients" (Algorithm 1) or "unbiased". ``heat``: how the
+    clients that hold a row are counted; exactly, or in private (docs/private_heat.md).
     Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.
     """
-    return composed("fedsubavg", OverHolders(weighting, temper=temper, max_coef=max_coef), common)
+    return composed(
+        "fedsubavg", OverHolders(weighting, temper=temper, max_coef=max_coef, heat=spelling.heat(heat)), common
+    )
 
 
 @named("FedProx", "FedAvg with a pull to what was sent", "step g + μ (x − X)", "Li et al. 2020")

@@ -1,10 +1,12 @@
 """Parts: what a method adds to the work of clients and server."""
 
+from fedsub.method.parts.central_dp import CentralDP
 from fedsub.method.parts.clip_rows import ClipRows
+from fedsub.method.parts.local_dp import LocalDP
 from fedsub.method.parts.nova import NormalisedSteps
 from fedsub.method.parts.personal import Personal
 from fedsub.method.parts.prox import Prox
 from fedsub.method.parts.scaffold import ControlVariates
 from fedsub.method.parts.secure_sum import SecureSum
 
-__all__ = ["ClipRows", "ControlVariates", "NormalisedSteps", "Personal", "Prox", "SecureSum"]
+__all__ = ["CentralDP", "ClipRows", "ControlVariates", "LocalDP", "NormalisedSteps", "Personal", "Prox", "SecureSum"]

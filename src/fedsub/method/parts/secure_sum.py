@@ -94,6 +94,12 @@ class SecureSum(Part):
                 "it writes down each client's update by itself, and what is masked cannot be written shorter. Take "
                 "fewer bits and levels instead.",
             )
+        if (part := next((part for part in method.parts if part.noises), None)) is not None:
+            refuse(
+                type(part).__name__,
+                "the counts by which rows are withheld have no noise, so that neither they nor the rows that stay as "
+                "they are would be covered by its budget. LocalDP adds its noise before anything is summed.",
+            )
         if method.sampler.probes:
             refuse(
                 f"The sampler {type(method.sampler).__name__}",

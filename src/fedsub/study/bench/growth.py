@@ -132,11 +132,12 @@ def measure(
     rounds: int = 15,
     *,
     warm_up: int = WARM_UP,
+    first: int = 1,
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[Measured]:
     """Time ``rounds`` rounds (of different cohorts) of every configuration, taking turns within a group.
 
-    A configuration is (clients, rows), and settings of FedSubAvg if there are any.
+    A configuration is (clients, rows), and settings of FedSubAvg if there are any. The rounds count from ``first``.
     """
     out: list[Measured] = []
     for group in groups:
@@ -148,7 +149,7 @@ def measure(
             for number in range(1, warm_up + rounds + 1):
                 progress(f"growth: round {number} of {warm_up + rounds}")
                 for worker in workers:
-                    worker.round(number, counted=number > warm_up)
+                    worker.round(first - 1 + number, counted=number > warm_up)
             found = [worker.close() for worker in workers]
         finally:
             for worker in workers:

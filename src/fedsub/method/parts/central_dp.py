@@ -1,0 +1,129 @@
+"""Differential privacy with a server that is trusted: the sum of a round is noised before anything is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedsub.checks import check_flag, check_share, check_whole
+from fedsub.errors import MethodError
+from fedsub.method.average import OverClients, OverHolders
+from fedsub.method.part import Part
+from fedsub.method.parts.bounded import BoundedUpdate, changes_what_is_sent, looks_at_rows_sent
+from fedsub.method.sampling import Everyone, Poisson
+from fedsub.method.servers.add import Add
+from fedsub.method.slots import Method
+from fedsub.privacy.accounting import calibrate
+from fedsub.privacy.spending import Spend
+
+
+@dataclass(frozen=True)
+class CentralDP(BoundedUpdate):
+    """X ← X + lr · coefficient · (Σ_i Δ_i min(1, C/‖Δ_i‖₂) + N(0, (noise · C)²)) / (q N), C = ``clip``.
+
+    User-level: neighbours differ in one client with all its data. Every client clips its whole update; the sum over
+    the *whole* table is noised, also where nobody sent anything, before the average corrects for heat, and divided by
+    the expected number of clients, whoever came. Clients take part by Poisson sampling at the rate q (or all do,
+    q = 1) and weigh 1 each. H. B. McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR
+    2018.
+
+    ``noise`` is a multiple of ``clip``. With ``epsilon`` it is a budget at ``delta``: training stops before the round
+    that would go past it. Without ``noise`` it is the least with which the run's rounds fit. ``accountant``: "rdp",
+    or "pld", tighter and slower.
+
+    Rows that nobody sent get their noise when they are next read, in the exact amount (`fedsub.privacy.noise`). Only
+    a server that adds can do that; others need ``eager``, which draws noise for every row in every round.
+    N/n_m from exact heat tells who holds what; it is refused unless ``public_heat`` says that heat is no secret.
+
+    ``secret``: a key of at least 16 random bytes, from which noise and cohorts are drawn by ChaCha20. Without one they
+    come from the seed, which is for simulation: whoever knows it can subtract the noise.
+    """
+
+    eager: bool = False
+    public_heat: bool = False
+    noises: ClassVar[bool] = True
+
+    @property
+    def key(self) -> str:
+        return "central"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flag("eager of CentralDP", self.eager)
+        check_flag("public_heat of CentralDP", self.public_heat)
+
+    @classmethod
+    def calibrated(
+        cls, *, clip: float, epsilon: float, rounds: int, rate: float, delta: float = 1e-5, accountant: str = "rdp",
+        eager: bool = False, public_heat: bool = False,
+    ) -> CentralDP:  # fmt: skip
+        """With the least noise with which so many rounds at that rate fit the budget."""
+        check_whole("rounds", rounds, 1)
+        check_share("rate", rate)
+        noise = calibrate(epsilon, delta, rounds, rate, accountant=accountant)
+        return cls(clip, noise, epsilon, delta, accountant, eager=eager, public_heat=public_heat)
+
+    def resolved(self, rounds: int | None, rate: float, before: tuple[Spend, ...] = ()) -> CentralDP:
+        """With noise that is a number."""
+        if self.noise is not None:
+            return self
+        if rounds is None:
+            raise MethodError("CentralDP without noise needs to know how many rounds there will be; give rounds.")
+        assert self.epsilon is not None
+        return replace(self, noise=calibrate(self.epsilon, self.delta, rounds, rate, before, self.accountant))
+
+    def check(self, method: Method) -> None:
+        if not isinstance(method.sampler, Poisson | Everyone):
+            raise MethodError(
+                f"CentralDP counts on each client taking part by a coin of its own; {type(method.sampler).__name__} "
+                "draws otherwise, and its privacy is not what is computed. Use Poisson(clients_per_round) "
+                '(sampler="poisson"), or everyone (clients_per_round=None).'
+            )
+        super().check(method)
+        self._check_average(method)
+        if not self.eager:
+            if type(method.server) is not Add or method.server.momentum:
+                raise MethodError(
+                    f"Noise for rows that nobody sent can be made up later only where the server adds; "
+                    f"{type(method.server).__name__}"
+                    f"{' with momentum' if isinstance(method.server, Add) else ''} makes something else of it. Use "
+                    "Add(), or CentralDP(eager=True), which draws noise for the whole table in every round."
+                )
+            for part in method.parts:
+                if looks_at_rows_sent(part):
+                    raise MethodError(
+                        f"{type(part).__name__} acts on the rows that were sent alone, so that noise would tell which "
+                        "these are; use CentralDP(eager=True), with which every row is one of them."
+                    )
+
+    def _check_average(self, method: Method) -> None:
+        average = method.average
+        if not isinstance(average, OverClients | OverHolders):
+            raise MethodError(
+                f"{type(average).__name__} divides by who came, which one client changes; CentralDP divides by the "
+                "number that is expected. Use OverClients('clients') or OverHolders('clients')."
+            )
+        if average.weighting != "clients" or (average.weight(np.array([1, 7])) != 1).any():
+            raise MethodError(
+                f"With weighting={average.weighting!r} a client counts as many times as it has samples, far beyond "
+                "clip; CentralDP needs weighting='clients'."
+            )
+        if isinstance(average, OverHolders) and average.heat is None and not self.public_heat:
+            raise MethodError(
+                "The coefficients N/n_m from exact heat tell how many clients hold each row, which no noise covers. "
+                "Give OverHolders a private estimate (heat=…), or say public_heat=True if heat is no secret."
+            )
+
+    def _check_after(self, other: Part) -> None:
+        if changes_what_is_sent(other):
+            raise MethodError(
+                f"{type(other).__name__} changes what CentralDP has clipped, so that it may be longer than clip; put "
+                "it before CentralDP"
+                + (
+                    ", which a codec cannot be: use TopK(feedback=False) or RandomK(feedback=False, scale=False)."
+                    if other.codec
+                    else "."
+                )
+            )

@@ -1,0 +1,81 @@
+"""Noise that clients add themselves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from noisy import method, train, world
+from scipy import stats
+from worlds import trainer_for
+
+import fedsub as fs
+from fedsub.errors import MethodError
+from fedsub.method.groups import Cohort
+from fedsub.privacy.accounting import epsilon
+from fedsub.privacy.spending import Spend
+from fedsub.testing import check_part
+
+
+def test_it_is_the_same_in_every_engine() -> None:
+    check_part(fs.LocalDP(clip=0.3, noise=0.5))
+
+
+def test_a_secret_makes_other_noise_the_same_in_every_engine() -> None:
+    one, other, batched = (
+        train(method(fs.LocalDP(clip=0.3, noise=1.0, secret=secret)), rounds=2, engine=engine).params["emb.weight"]
+        for secret, engine in (("ef" * 32, "serial"), ("ff" * 32, "serial"), ("ef" * 32, "batched"))
+    )
+    assert float((one - other).abs().max()) > 0.01
+    torch.testing.assert_close(one, batched, rtol=0, atol=1e-9)
+
+
+def test_clients_noise_the_rows_they_hold_and_no_others() -> None:
+    """One client alone: its rows and the dense parameters move by clipped update and noise, anything else stays."""
+    objective, clients = world()
+    alone = Cohort.of(np.array([3]))
+    drawn, kept = [], []
+    for seed in range(60):
+        params = []
+        for noise in (2.0, 0.0):
+            part = fs.LocalDP(clip=0.3, noise=noise)
+            trainer = trainer_for(method(part, per_round=None), objective, clients, "serial", seed=seed)
+            trainer.server.sampler.select = lambda *_: alone  # type: ignore[method-assign]
+            before = {n: v.clone() for n, v in trainer.params.items()}
+            trainer.round(1)
+            params.append(trainer.params)
+        held = torch.from_numpy(clients.spaces["ids"].rows_of(3).astype(np.int64))
+        moved = (params[0]["emb.weight"] != before["emb.weight"]).any(1)
+        assert set(moved.nonzero().view(-1).tolist()) == set(held.tolist())
+        length = sum(float((params[1][n] - before[n]).square().sum()) for n in before) ** 0.5
+        assert length <= 0.3
+        drawn += [((params[0][n] - params[1][n]) / 0.6).flatten() for n in before if n != "emb.weight"]
+        kept.append(((params[0]["emb.weight"] - params[1]["emb.weight"]) / 0.6)[held].flatten())
+    assert stats.kstest(torch.cat([*drawn, *kept]).numpy(), "norm").pvalue > 0.01
+    assert abs(np.corrcoef(torch.stack(kept)[:, 0], torch.stack(kept)[:, 1])[0, 1]) < 0.45
+
+
+def test_the_client_that_took_part_most_pays_most() -> None:
+    result = train(method(fs.LocalDP(clip=0.3, noise=8.0)), rounds=6)
+    times = result.privacy["spends"][-1]["times"]
+    assert 1 < times <= 6
+    assert result.privacy["epsilon"] == pytest.approx(epsilon([Spend.gaussian("", 4.0, times=times)], 1e-5))
+    everyone = train(method(fs.LocalDP(clip=0.3, noise=8.0), per_round=None), rounds=3)
+    assert everyone.privacy["spends"][-1]["times"] == 3
+
+
+def test_its_budget_ends_with_the_first_client_that_has_none_left() -> None:
+    part = fs.LocalDP.calibrated(clip=0.3, epsilon=4.0, participations=2)
+    result = train(method(part, per_round=None), rounds=9)
+    assert result.history[-1]["round"] == 2
+    assert any("Stopped before round 3" in said for said in result.events)
+    assert 3.9 < result.privacy["epsilon"] <= 4.0
+    twice = Spend.gaussian("", (part.noise or 0.0) / 2, times=2)
+    assert math.isclose(epsilon([twice], 1e-5), result.privacy["epsilon"])
+
+
+def test_noise_must_be_known_to_clients() -> None:
+    with pytest.raises(MethodError, match="calibrated"):
+        fs.LocalDP(clip=0.3, epsilon=4.0)

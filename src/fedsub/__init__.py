@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
-    from fedsub.method.parts import CentralDP, ClipRows, ControlVariates, LocalDP, NormalisedSteps, Personal, Prox
+    from fedsub.method.parts import (
+        CentralDP,
+        ClipRows,
+        ControlVariates,
+        LocalDP,
+        NormalisedSteps,
+        Personal,
+        Prox,
+        SecureSum,
+    )
     from fedsub.method.sampling import Everyone, Uniform
     from fedsub.method.servers import Add
     from fedsub.method.servers.base import RowServer
@@ -85,6 +94,7 @@ __all__ = [
     "Ranking",
     "Result",
     "RowServer",
+    "SecureSum",
     "Solver",
     "Start",
     "Target",
@@ -137,7 +147,16 @@ _HOMES = {
     "errors": ("FedsubError",),
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
-    "method.parts": ("CentralDP", "ClipRows", "ControlVariates", "LocalDP", "NormalisedSteps", "Personal", "Prox"),
+    "method.parts": (
+        "CentralDP",
+        "ClipRows",
+        "ControlVariates",
+        "LocalDP",
+        "NormalisedSteps",
+        "Personal",
+        "Prox",
+        "SecureSum",
+    ),
     "method.sampling": ("Everyone", "Uniform"),
     "method.servers": ("Add",),
     "method.servers.base": ("RowServer",),

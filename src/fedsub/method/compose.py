@@ -47,6 +47,8 @@ def _parts(s: Mapping[str, Any]) -> tuple[Part, ...]:
         parts.append(ClipRows(s["clip_rows"]))
     if s["dp"] is not None:
         parts.append(s["dp"])
+    if s["secure"] is not None:
+        parts.append(s["secure"])
     if s["codec"] is not None:
         parts.append(s["codec"])
     return tuple(parts)

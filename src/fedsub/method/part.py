@@ -87,6 +87,7 @@ class Part:
     codec: ClassVar[bool] = False  # whether it changes how the update is written; a method has one at most
     votes: ClassVar[bool] = False  # whether what it sends has lost its size: a factor would change nothing
     shrinks: ClassVar[bool] = False  # whether what its `finish` sends is never longer (in L2) than what it was given
+    noises: ClassVar[bool] = False  # whether the server adds noise to the sum over whole tables
     silent: ClassVar[bool] = False  # whether clients must not tell their training loss
     steers: ClassVar[bool] = False  # whether it turns steps towards the mean gradient, read off the client's update
     own: ClassVar[str] = ""  # of client_slots, the one with the values of the parameters that are `private`

@@ -7,6 +7,7 @@
     schedule  constant  exponential:0.999  diminishing:100  cosine:400
     variates  II  I  I:1
     iterates  last  tail:0.25  tail:100  ema:0.99                                       around the server
+    secure    union:0.5  clear:0.5  union:0.5,rows_threshold=3,simulate=false           rows, clip, other settings
     dp        central:clip=0.5,noise=1  central:clip=0.5,epsilon=8  local:clip=0.5,noise=4
     heat      exact  rr:1  oue:1  prr:2  hadamard:1,rows=100  histogram:1,rows=100  secure
 
@@ -26,8 +27,9 @@ from fedsub.errors import MethodError, nearest
 from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 from fedsub.method.local import SGD, Adam
 from fedsub.method.part import Part
-from fedsub.method.parts import CentralDP, ControlVariates, LocalDP
+from fedsub.method.parts import CentralDP, ControlVariates, LocalDP, SecureSum
 from fedsub.method.parts.bounded import BoundedUpdate
+from fedsub.method.parts.secure_sum import ROWS
 from fedsub.method.patterns import Groups, share_out
 from fedsub.method.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform
 from fedsub.method.schedules import Cosine, Diminishing, Exponential, Schedule
@@ -101,7 +103,7 @@ def objects(
     rest["server"] = slots["server"].read(of_server, _server)
     rest["server"] = _mean_of_iterates(rest.pop("iterates", None), rest["server"])
     rest["sampler"] = slots["sampler"].read(None, _sampler)
-    readers = {"codec": codec, "variates": variates, "dp": dp}
+    readers = {"codec": codec, "variates": variates, "dp": dp, "secure": secure}
     for setting, read in readers.items():
         if setting in rest:
             rest[setting] = read(rest[setting])
@@ -222,6 +224,37 @@ def variates(text: str | Part | None) -> Part | None:
     if text is None or isinstance(text, ControlVariates):
         return text
     return read_word(text, VARIATES, "variates (Scaffold's option)")
+
+
+def secure(text: str | Part | None) -> Part | None:
+    """A secure sum from how rows are told, the clip, and other settings by name: "union:0.5,rows_threshold=3"."""
+    if text is None or isinstance(text, SecureSum):
+        return text
+    rows, _, rest = str(text).partition(":")
+    if not isinstance(text, str) or not (rows in ROWS or rows.startswith("perturbed")):
+        raise MethodError(
+            f"secure must be an object, or like {' or '.join(f'{r}:0.5' for r in ROWS)}, where the number is the clip; "
+            f"got {text!r}: {nearest(rows, ROWS)}"
+        )
+    known = {field.name: field for field in fields(SecureSum) if field.name != "rows"}
+    given: dict[str, Any] = {}
+    for k, item in enumerate(rest.split(",") if rest else ()):
+        name, equals, value = (piece.strip() for piece in item.partition("="))
+        name, value = (name, value) if equals or k else ("clip", name)
+        if name not in known:
+            raise MethodError(f"secure={text!r}: SecureSum has no setting {name!r}; {nearest(name, known)}")
+        try:
+            given[name] = _SETTING[str(known[name].type).partition(" ")[0]](value)
+        except (ValueError, KeyError) as err:
+            raise MethodError(f"secure={text!r}: {value!r} is not what {name} takes ({known[name].type}).") from err
+    if "clip" not in given:
+        raise MethodError(f"secure={text!r} lacks the clip, the largest entry of an update; write {rows}:0.5.")
+    return SecureSum(rows=rows, **given)
+
+
+_SETTING: dict[str, Callable[[str], Any]] = {
+    "int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__
+}  # fmt: skip
 
 
 def dp(text: str | Part | None) -> Part | None:

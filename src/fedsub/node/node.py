@@ -18,6 +18,7 @@ from fedsub.method.part import Start
 from fedsub.method.slots import Method
 from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
+from fedsub.node.secret import SECURE, SecretSums
 from fedsub.node.share import alone
 from fedsub.node.store import Store
 from fedsub.objective.objective import Objective
@@ -30,8 +31,10 @@ from fedsub.round.engines.serial import Serial
 from fedsub.round.here import keep
 from fedsub.round.letters import Letters, check_finite
 from fedsub.round.memory import ClientState, first_words
+from fedsub.round.messages import Downlink, Uplink
 from fedsub.round.quiet import one_thread
 from fedsub.round.schema import REPORTS, Schema, expected
+from fedsub.secure.wire import MAGIC
 
 MakeObjective = Callable[[Mapping[str, int]], Objective]  # (space -> how many rows its tables need)
 
@@ -69,6 +72,7 @@ class Node:
         )
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None
+        self.sums = SecretSums(self)
         self._invited: int | None = None  # the round of the last invitation
 
     def hello(self) -> bytes:
@@ -131,9 +135,15 @@ class Node:
         """Answer an invitation with the wanted rows, a downlink with what came of it, and a question of heat."""
         if self.letters is None or self.half is None:
             raise WireError("This node has not joined a run yet; send its hello and take the welcome first.")
+        if data[: len(MAGIC)] == MAGIC:
+            return self.sums.receive(data)
         message = wire.read(data)
+        if message.kind in SECURE:
+            return self.sums.answer(message)
         if message.kind == wire.ASK_HEAT:
             return self.heat.answer(message, self.letters.run, self.number)
+        if self.sums.secure is not None:
+            raise WireError("This node's method adds in secret, and somebody asked it in the clear; refused.")
         if message.kind == wire.INVITE:
             wire.check(message, {}, run=self.letters.run, client=self.number)
             self._invited = message.round
@@ -149,15 +159,20 @@ class Node:
         with one_thread():
             if down.probe:
                 return self.letters.write_up(self.half.ask(down), down.round, down.probe)
-            if accepted >= down.round:
-                raise WireError(f"A task of round {down.round} came after round {accepted} had been accepted; refused.")
-            self.store.load(self.memory, accepted)
-            self.store.forget(accepted)
-            uplink, kept = self.half.train(self.engine, down, self.memory, self.half.draw(down.who, down.round))
-            if down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
-                keep(self.memory, uplink, kept, self.half)
-                self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it
-            return self.letters.write_up(uplink, down.round)
+            return self.letters.write_up(self.train(down, accepted), down.round)
+
+    def train(self, down: Downlink, accepted: int) -> Uplink:
+        """Local work from what was kept after round ``accepted``; what is kept now is on disk when it returns."""
+        assert self.half is not None
+        if accepted >= down.round:
+            raise WireError(f"A task of round {down.round} came after round {accepted} had been accepted; refused.")
+        self.store.load(self.memory, accepted)
+        self.store.forget(accepted)
+        uplink, kept = self.half.train(self.engine, down, self.memory, self.half.draw(down.who, down.round))
+        if down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
+            keep(self.memory, uplink, kept, self.half)
+            self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it
+        return uplink
 
 
 def _bytes(data: bytes) -> torch.Tensor:

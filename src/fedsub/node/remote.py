@@ -44,7 +44,7 @@ class Remote:
         self._asked = []
         for client, repeat in _draws(cohort):
             sent = self.letters.invite(number, client, repeat)
-            data = self._reply(client, sent)
+            data = self.reply(client, sent)
             self._asked.append((len(sent) * (client in self.channels), len(data or b"")))
             found.append(self._read(lambda d: self.letters.read_asked(d, number, client, repeat), client, data))  # noqa: B023
         spaces = self.letters.schema.spaces
@@ -90,7 +90,7 @@ class Remote:
                 answers.append(None)
                 continue
             sent = self.letters.write_down(opened.downlink(slice(k, k + 1)), self.accepted.get(client, 0))
-            data = self._reply(client, sent)
+            data = self.reply(client, sent)
             down[k] += len(sent)
             up[k] += len(data or b"")
             counts = {space: int(rows.counts[k]) for space, rows in opened.layout.items()}
@@ -104,7 +104,7 @@ class Remote:
             )
         return answers, down, up
 
-    def _reply(self, client: int, data: bytes) -> bytes | None:
+    def reply(self, client: int, data: bytes) -> bytes | None:
         if client not in self.channels:
             return None
         self.channels[client].send(data)

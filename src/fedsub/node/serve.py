@@ -11,10 +11,12 @@ import torch
 from fedsub.checks import check_seed
 from fedsub.errors import DataError, NoUsableClient, WireError
 from fedsub.method.codecs.wire import decode_rows
+from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.heat import ask, private_heat
 from fedsub.node.remote import Channel, Remote
+from fedsub.node.secret_remote import SecretRemote
 from fedsub.objective.population import Population
 from fedsub.round import wire
 from fedsub.round.ledger import RoundReport
@@ -23,7 +25,7 @@ from fedsub.round.memory import moments
 from fedsub.round.quiet import one_thread
 from fedsub.round.schema import expected
 from fedsub.round.server import ServerHalf
-from fedsub.round.transport import play
+from fedsub.round.transport import Transport, play
 from fedsub.trees import Tree
 
 log = logging.getLogger("fedsub")
@@ -63,10 +65,12 @@ def serve(
     A client without a channel is lost whenever it is drawn, like one whose hello was refused.
     """
     check_seed("seed", seed)
+    secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
     server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
     letters = Letters(server.schema, population.rows, run, population.padding)
     joined: dict[int, Channel] = {}
     remote = Remote(server, letters, joined)
+    transport: Transport = remote if secure is None else SecretRemote(remote, secure)
     first = {name: params[name].clone() for name in server.schema.private}
     done = Served(params, refused=remote.refused)
     known: dict[int, Channel] = {}
@@ -93,7 +97,7 @@ def serve(
                 raise NoUsableClient(f"Round {number}: no client has joined. {why}")
             if number == 1 and mechanism is not None:
                 server.population = ask(remote, mechanism)
-            done.reports.append(play(server, remote, number))
+            done.reports.append(play(server, transport, number))
         server.settle(rounds)
     done.notes = tuple(getattr(server.average, "notes", ()))
     return done

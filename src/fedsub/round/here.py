@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -56,12 +56,27 @@ class Here:
     def exchange(self, opened: Opened) -> Answers:
         down = self.ledger.down(_counts(opened), len(opened.cohort))
         up = self.ledger.asked(opened.cohort, opened.asked)
+        opened, stays = self.reached(opened)
+        sums = opened.server.sums(opened.layout)
+        refused, encoded, seen = self.work(opened, sums.add)
+        up[stays] += self.ledger.up(opened.cohort, refused, _counts(opened), encoded)
+        return Answers(sums, opened.cohort, stays, refused, seen, down, up)
+
+    def reached(self, opened: Opened) -> tuple[Opened, np.ndarray]:
+        """(the round with those who deliver, their places in the cohort)."""
         stays = np.flatnonzero(delivers(opened.cohort, self.lost, seed=self.half.seed, round=opened.number))
-        if len(stays) < len(opened.cohort):
-            opened = opened.server.narrow(opened, stays)
-        sums, told = opened.server.sums(opened.layout), []  # of an uplink just what is small: the rest is in the sums
-        for where, uplink, kept in self._train(opened) if len(stays) else ():
-            sums.add(uplink, where)
+        return (opened if len(stays) == len(opened.cohort) else opened.server.narrow(opened, stays)), stays
+
+    def work(
+        self, opened: Opened, add: Callable[[Uplink, slice], None]
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+        """Have all clients of a round train, and ``add`` what they send, in cohort order.
+
+        Returns who refused, the bytes of encoded updates if there are any, and what is told in the clear.
+        """
+        told = []  # of an uplink just what is small: the rest is in the sums
+        for where, uplink, kept in self._train(opened) if len(opened.cohort) else ():
+            add(uplink, where)
             told.append((uplink.refused, uplink.lengths, uplink.seen))
             if kept:
                 self._kept.append((uplink, kept))
@@ -73,10 +88,12 @@ class Here:
                 )
         refused = np.concatenate([np.zeros(0, bool), *[refused for refused, _, _ in told]])
         lengths = [lengths for _, lengths, _ in told if lengths is not None]
-        encoded = np.concatenate(lengths) if lengths else None
-        up[stays] += self.ledger.up(opened.cohort, refused, _counts(opened), encoded)
         seen = {name: np.concatenate([seen[name] for _, _, seen in told]) for name in self.half.reports if told}
-        return Answers(sums, opened.cohort, stays, refused, seen, down, up)
+        return refused, np.concatenate(lengths) if lengths else None, seen
+
+    def forget(self) -> None:
+        """The round did not enter the model: clients keep what they had."""
+        self._kept = []
 
     def _train(self, opened: Opened) -> Iterator[tuple[slice, Uplink, Kept]]:
         """(where in the cohort, uplink, what is kept) of every group, in cohort order."""
@@ -95,7 +112,7 @@ class Here:
         """Write what clients keep; only now, so that a client that takes part twice reads the same both times."""
         for uplink, kept in self._kept:
             keep(self.memory, uplink, kept, self.half, note=self.tracking)
-        self._kept = []
+        self.forget()
 
 
 def keep(memory: ClientState, uplink: Uplink, kept: Kept, half: ClientHalf, *, note: bool = True) -> None:

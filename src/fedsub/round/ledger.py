@@ -39,6 +39,8 @@ class RoundReport:
     probed: np.ndarray = field(default_factory=nobody)  # asked for their loss by the sampler
     probe_down: np.ndarray = field(default_factory=nobody)  # bytes, by probed client
     probe_up: np.ndarray = field(default_factory=nobody)
+    measured: dict[str, float] = field(default_factory=dict)  # what else is told of the round, by name
+    notes: tuple[str, ...] = ()  # and in sentences
 
     @property
     def total_down(self) -> int:
@@ -94,9 +96,11 @@ class Ledger:
             out += self._row_bytes(space, who.clients, asked)
         return out * (not self.pooled)
 
-    def down(self, counts: Mapping[str, np.ndarray], clients: int, *, probe: bool = False) -> np.ndarray:
+    def down(
+        self, counts: Mapping[str, np.ndarray], clients: int, *, probe: bool = False, invited: bool = True
+    ) -> np.ndarray:
         """To clients that hold so many rows of each space: the invitation, and what they asked for."""
-        return (self._empty + self._down[probe].of(counts, clients)) * (not self.pooled)
+        return (self._empty * invited + self._down[probe].of(counts, clients)) * (not self.pooled)
 
     def up(
         self, who: Cohort, refused: np.ndarray, counts: Mapping[str, np.ndarray], lengths: np.ndarray | None = None, *,

@@ -9,6 +9,7 @@ from typing import Any
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
+from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared, Trains
 from fedsub.objective.population import Population
@@ -22,8 +23,9 @@ from fedsub.round.memory import ClientState, origin_in
 from fedsub.round.predict import PersonalModel
 from fedsub.round.private import EPSILON
 from fedsub.round.remembered import Remembered
+from fedsub.round.secure import Secure
 from fedsub.round.server import ServerHalf
-from fedsub.round.transport import play
+from fedsub.round.transport import Transport, play
 from fedsub.trees import Tree
 
 
@@ -55,13 +57,16 @@ class Trainer(Trains):
             self.server.schema, len(population), population.rows, pooled=method.pooled, spaces=problem.spaces
         )
         self.here = Here(half, engine, self.memory, ledger, workers=workers, lost=lost, strict=on_bad_update == "raise")
+        secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
+        self.secure = Secure(self.here, self.server, secure) if secure is not None else None
+        self.transport: Transport = self.secure or self.here
         self.state = _Both(self.server, self.here)
 
     def settle_engine(self, before: str, tell: Callable[[str], None]) -> None:
         self.engine.recall(before, tell)
 
     def round(self, number: int) -> RoundReport:
-        return play(self.server, self.here, number)
+        return play(self.server, self.transport, number)
 
     def model(self, number: int) -> Tree | PersonalModel:
         shared, names = self.server.model(number), self.server.schema.private
@@ -131,5 +136,7 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
         workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
     )  # fmt: skip
-    notes = getattr(trainer.server.average, "notes", ())
-    return Prepared(trainer, choice.reason, choice.plan.columns, choice.fallback, tuple(notes))
+    notes = tuple(getattr(trainer.server.average, "notes", ()))
+    if trainer.secure is not None:
+        notes = (trainer.secure.note, *notes)
+    return Prepared(trainer, choice.reason, choice.plan.columns, choice.fallback, notes)

@@ -89,7 +89,7 @@ class ServerHalf:
             if not self.sampler.may_be_empty:
                 raise NoUsableClient(f"Round {number}: the sampler {self.method.sampler} chose nobody.")
             if self.noised is None:
-                self.skipped.add_(1)
+                self.skip()
             else:  # that nobody came must not show either: noise goes on
                 nobody = Asked(np.zeros(0, np.int64), np.zeros(0, np.int64))
                 self.close(number, 0, self.sums(self.lay_out(dict.fromkeys(self.lay_out.rows, nobody))))
@@ -108,6 +108,14 @@ class ServerHalf:
         """The same round with some of its clients only."""
         asked = {space: one.take(which) for space, one in opened.asked.items()}
         return self._opened(opened.number, opened.cohort.take(which), asked, opened.probe)
+
+    def cut(self, opened: Opened, asked: dict[str, Asked]) -> Opened:
+        """The same round where clients cut these rows, each its own, out of those that all were sent."""
+        return self._opened(opened.number, opened.cohort, asked, opened.probe)
+
+    def skip(self) -> None:
+        """A round that leaves everything as it was."""
+        self.skipped.add_(1)
 
     def _opened(self, number: int, cohort: Cohort, asked: dict[str, Asked], probe: str) -> Opened:
         return Opened(self, number, cohort, asked, self.lay_out(asked), probe)

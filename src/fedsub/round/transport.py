@@ -22,18 +22,24 @@ from fedsub.round.sums import Sums
 class Answers:
     """What came back in a round."""
 
-    sums: Sums
+    sums: Sums | None  # None: nothing may be learnt of this round, and it leaves the model as it is
     who: Cohort  # the clients that answered, in cohort order
     came: np.ndarray  # their places in the cohort
     refused: np.ndarray  # bool, of those: they found NaN or infinity in what they would send
     seen: dict[str, np.ndarray]  # by client that answered: what the method declares to travel in the clear
     down: np.ndarray  # bytes, by client of the cohort
     up: np.ndarray
+    measured: dict[str, float] = field(default_factory=dict)  # what the transport tells of the round, by name
+    notes: tuple[str, ...] = ()  # and in sentences
 
     @property
     def delivered(self) -> np.ndarray:
         """The clients whose values were added."""
         return self.who.clients[~self.refused] if self.refused.any() else self.who.clients
+
+    @property
+    def loss(self) -> float:
+        return self.sums.loss if self.sums is not None else float("nan")
 
     def lost(self, invited: int) -> np.ndarray:
         """The places in the cohort of those who never answered."""
@@ -93,7 +99,7 @@ class Transport(Protocol):
         ...
 
     def accept(self, number: int, answers: Answers) -> None:
-        """The round entered the model: clients may keep what they made in it."""
+        """The round entered the model, if it has sums: then clients may keep what they made in it."""
         ...
 
 
@@ -105,10 +111,13 @@ def play(server: ServerHalf, transport: Transport, number: int) -> RoundReport:
         return RoundReport(cohort.clients, float("nan"), nobody(), nobody(), nobody(), nobody(), *probes.costs)
     opened = server.open(number, cohort, transport.rows(number, cohort))
     answers = transport.exchange(opened)
-    server.close(number, len(cohort), answers.sums)
-    server.observe(number, answers.delivered, answers.told)
+    if answers.sums is None:
+        server.skip()
+    else:
+        server.close(number, len(cohort), answers.sums)
+        server.observe(number, answers.delivered, answers.told)
     transport.accept(number, answers)
-    lost = answers.lost(len(cohort))
     return RoundReport(
-        cohort.clients, answers.sums.loss, answers.down, answers.up, lost, answers.refusing, *probes.costs
+        cohort.clients, answers.loss, answers.down, answers.up, answers.lost(len(cohort)), answers.refusing,
+        *probes.costs, measured=answers.measured, notes=answers.notes,
     )  # fmt: skip

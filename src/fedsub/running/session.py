@@ -207,6 +207,7 @@ class Session:
             "up": report.total_up,
             "lost": len(report.lost),
             "rejected": len(report.rejected),
+            **report.measured,
         }
 
     def _tell_of(self, evaluator: Evaluator) -> None:
@@ -214,6 +215,8 @@ class Session:
             self.event(sentence)
 
     def _note(self, report: RoundReport) -> None:
+        for sentence in report.notes:
+            self.event(sentence)
         if len(report.rejected):
             named = ", ".join(str(self.problem.clients.client_ids[c]) for c in report.rejected[:5])
             self.event(f"left out {len(report.rejected)} update(s) with NaN or infinity, of client(s) {named}")

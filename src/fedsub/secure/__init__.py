@@ -8,14 +8,15 @@ machinery, `union` and `rows` what a round over submodels needs besides. The pag
 from fedsub.secure.client import SecureClient
 from fedsub.secure.driver import Faulty, Network, Perfect, run_protocol
 from fedsub.secure.graph import degree_and_threshold
+from fedsub.secure.lengths import sum_bytes
 from fedsub.secure.quantise import Quantiser
 from fedsub.secure.ring import Segment
-from fedsub.secure.rows import RowRule
+from fedsub.secure.rows import RowRule, context_of
 from fedsub.secure.server import SecureServer, Summed
 from fedsub.secure.setting import Setting
 from fedsub.secure.union import private_union, secure_counts
 
 __all__ = [
     "Faulty", "Network", "Perfect", "Quantiser", "RowRule", "SecureClient", "SecureServer", "Segment", "Setting",
-    "Summed", "degree_and_threshold", "private_union", "run_protocol", "secure_counts",
+    "Summed", "context_of", "degree_and_threshold", "private_union", "run_protocol", "secure_counts", "sum_bytes",
 ]  # fmt: skip

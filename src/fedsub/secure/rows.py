@@ -21,7 +21,7 @@ the protocol can name a row that one client holds; with an honest-but-curious on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -68,10 +68,14 @@ class RowRule:
         least = len(participants) - self.spare
         return Setting.plan(run, round, participants, segments, least=least, context=self.context, **plan)
 
-    def check(self, setting: Setting, union: Array, participants: Sequence[int], *, least_threshold: int = 2) -> None:
+    def check(
+        self, setting: Setting, union: Array, participants: Sequence[int], *, least_threshold: int = 2,
+        context: bytes | None = None,
+    ) -> None:  # fmt: skip
         """What a client makes sure of before it takes part in the second sum; SecureSumError if it had better not.
 
         ``union`` and ``participants`` are what it learnt in the first sum, ``least_threshold`` is its own demand.
+        ``context``: where the rules of several tables share a sum, `context_of` them.
         """
         rows = self.rows
         if self.threshold < least_threshold:
@@ -80,7 +84,7 @@ class RowRule:
             )
         if (np.diff(rows) <= 0).any() or not np.isin(rows, union).all():
             raise SecureSumError("Rows are asked for that are not in the union, or more than once; nothing was sent.")
-        if setting.context != self.context:
+        if setting.context != (self.context if context is None else context):
             raise SecureSumError("The rows are not those that the setting was made for; nothing was sent.")
         if not set(setting.participants) <= set(participants):
             raise SecureSumError("Clients take part that were not counted; nothing was sent.")
@@ -89,3 +93,11 @@ class RowRule:
                 f"{len(participants)} clients were counted and {self.spare} may be missing, the setting opens a sum of "
                 f"{setting.least}: a row could be left with fewer than {self.threshold} contributors. Nothing was sent."
             )
+
+
+def context_of(rules: Mapping[str, RowRule]) -> bytes:
+    """`Setting.context` of a sum over the rows of several spaces, by their names."""
+    digest = blake2b(digest_size=32, person=b"fedsub spaces")
+    for name, rule in sorted(rules.items()):
+        digest.update(len(name.encode()).to_bytes(8, "little") + name.encode() + rule.context)
+    return digest.digest()

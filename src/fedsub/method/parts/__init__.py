@@ -7,5 +7,6 @@ from fedsub.method.parts.nova import NormalisedSteps
 from fedsub.method.parts.personal import Personal
 from fedsub.method.parts.prox import Prox
 from fedsub.method.parts.scaffold import ControlVariates
+from fedsub.method.parts.secure_sum import SecureSum
 
-__all__ = ["CentralDP", "ClipRows", "ControlVariates", "LocalDP", "NormalisedSteps", "Personal", "Prox"]
+__all__ = ["CentralDP", "ClipRows", "ControlVariates", "LocalDP", "NormalisedSteps", "Personal", "Prox", "SecureSum"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class CentralDP(BoundedUpdate):
 
     eager: bool = False
     public_heat: bool = False
+    noises: ClassVar[bool] = True
 
     @property
     def key(self) -> str:

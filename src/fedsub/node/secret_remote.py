@@ -1,0 +1,154 @@
+"""The server's side of rounds over a secure sum, with clients behind channels of bytes.
+
+Who does not answer has dropped out; at any stage of a sum the others go on, as `fedsub.secure` has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedsub.errors import FedsubError, MethodError, SecureSumError, WireError
+from fedsub.method.codecs.wire import encode_rows
+from fedsub.method.groups import Cohort
+from fedsub.method.parts import SecureSum
+from fedsub.node.remote import Remote
+from fedsub.round import wire
+from fedsub.round.layout import Asked
+from fedsub.round.secure.adding import Added
+from fedsub.round.secure.attempts import Attempts, Counted, Planned
+from fedsub.round.secure.opening import Opening
+from fedsub.round.secure.vector import Array
+from fedsub.round.server import Opened
+from fedsub.round.transport import Answers
+from fedsub.secure import SecureServer, Segment, Setting
+
+
+class SecretRemote(Opening):
+    """Clients that `Remote` reaches, whose uplinks cannot be read. Whatever the part says, the protocol is played."""
+
+    def __init__(self, remote: Remote, secure: SecureSum):
+        if secure.rows != "union":
+            raise MethodError(f'Nodes play secure rounds with rows="union" alone, got {secure.rows!r}.')
+        super().__init__(remote.server, secure, remote.letters.run, fresh=True)
+        self.remote, self.run = remote, remote.letters.run
+        self._counted: Counted | None = None
+        self._bytes: dict[int, list[int]] = {}  # of this round: client -> down, up
+
+    def rows(self, number: int, cohort: Cohort) -> dict[str, Asked]:
+        """The union of the rows of those who answer."""
+        spaces, sizes = self.server.schema.spaces, self.server.population.rows
+        none, self._bytes = np.zeros(0, np.int64), {client: [0, 0] for client in cohort.clients.tolist()}
+        self._counted = Counted(none, {}, {}, none, none)
+        if spaces and len(cohort) >= self.settings.fewest(len(cohort)):
+            bits = next(bits for bits in (8, 16, 32, 64) if len(cohort) < 2**bits)
+            segments = tuple(Segment(space, sizes[space], bits, most=1) for space in spaces)
+            setting = self.settings.plan(number, cohort.clients, segments)
+            added = self._added(setting, wire.COUNT_ROWS, {})
+            if added.sums is not None:
+                unions = {space: added.sums[space].nonzero()[0] for space in spaces}
+                counts = {space: added.sums[space][unions[space]].astype(np.int64) for space in spaces}
+                self._counted = Counted(np.array(added.clients), unions, counts, none, none)
+        elif not spaces:
+            self._counted = Counted(cohort.clients, {}, {}, none, none)
+        every = dict.fromkeys(self.server.population.tables.values())
+        unions = {space: self._counted.unions.get(space, none) for space in every}
+        return {space: Asked(rows, np.array([len(rows)], np.int64)) for space, rows in unions.items()}
+
+    def ask(self, opened: Opened) -> tuple[Array, Array, Array]:
+        raise MethodError("No client tells its loss in rounds over a secure sum; choose clients by chance.")
+
+    def exchange(self, opened: Opened) -> Answers:
+        counted, cohort = self._counted, opened.cohort
+        assert counted is not None
+        ready, refusing = [], []
+        for client in counted.clients.tolist():
+            answer = self._trained(opened, counted, client)
+            if answer is not None:
+                (refusing if answer == wire.REFUSED else ready).append(client)
+
+        def add(planned: Planned, lost: frozenset[int]) -> Added:
+            spare = next(iter(planned.rules.values())).spare if planned.rules else 0
+            tensors = {"spare": torch.tensor(spare)}
+            for space, rule in planned.rules.items():
+                union = counted.unions[space]
+                places = np.searchsorted(union, rule.rows)
+                tensors[f"rows/{space}"] = _bytes(encode_rows(places, max(len(union), 1)))
+            return self._added(planned.setting, wire.ADD_UP, tensors)
+
+        attempts = Attempts(
+            self.settings, opened.number, counted, self.ranges, add, None, lambda counted, rules: 0
+        )  # fmt: skip
+        done = attempts.play(np.array(ready, np.int64), frozenset(), lambda setting, added, told: None)
+        sums, measured, there = None, attempts.measured(), refusing
+        if done is not None:
+            sums, measured["clipped"] = self.filled(opened, *done)
+            sums.refused, there = len(refusing), [*refusing, *done[1].clients]
+        came = np.flatnonzero(np.isin(cohort.clients, there))
+        who = cohort.take(came)
+        down, up = (np.array([self._bytes[c][side] for c in cohort.clients.tolist()], np.int64) for side in (0, 1))
+        note = () if sums is not None else (f"round {opened.number} was left out: {attempts.why}",)
+        return Answers(sums, who, came, np.isin(who.clients, refusing), {}, down, up, measured, note)
+
+    def accept(self, number: int, answers: Answers) -> None:
+        if answers.sums is not None:
+            self.remote.accept(number, answers)
+
+    def _trained(self, opened: Opened, counted: Counted, client: int) -> int | None:
+        """Send the union; the flags of the answer, None if there is none."""
+        letters, accepted = self.remote.letters, self.remote.accepted.get(client, 0)
+        down = replace(opened.downlink(slice(0, 1)), who=Cohort.of(np.array([client])))
+        tensors = {"down": _bytes(letters.write_down(down, accepted)), "heaviest": torch.tensor(self.ranges.heaviest)}
+        tensors["heaviest"] = tensors["heaviest"].double()
+        for space, union in counted.unions.items():
+            tensors[f"rows/{space}"] = _bytes(encode_rows(union, self.server.population.rows[space]))
+        data = self._reply(client, self._write(wire.UNION, opened.number, client, tensors))
+        try:
+            message = wire.read(data) if data is not None else None
+            if message is not None:
+                wire.check(message, {}, run=self.run, round=opened.number, client=client)
+        except WireError as err:
+            self.remote.refused.append(f"client {client}: {err}")
+            return None
+        return None if message is None else message.flags
+
+    def _added(self, setting: Setting, kind: int, tensors: dict[str, torch.Tensor]) -> Added:
+        """One secure sum, from its setting to its end."""
+        server, none = SecureServer(setting), np.zeros(0, np.int64)
+        told = {"setting": _bytes(setting.write()), **tensors}
+        down = {c: self._write(kind, setting.round, c, told) for c in setting.participants}
+        left: tuple[int, ...] = ()
+        while server.summed is None:
+            left = tuple(client for client, data in down.items() if self._passed(server, client, data))
+            try:
+                down = server.advance()
+            except SecureSumError as err:
+                return Added(None, left, none, none, str(err))
+        return Added(server.summed.sums, server.summed.clients, none, none)
+
+    def _passed(self, server: SecureServer, client: int, data: bytes) -> bool:
+        """Whether a client answered what it was sent, and the sum took the answer."""
+        answer = self._reply(client, data)
+        if answer is None:
+            return False
+        try:
+            server.receive(answer)
+        except FedsubError as err:
+            self.remote.refused.append(f"client {client}: {err}")
+            return False
+        return True
+
+    def _write(self, kind: int, number: int, client: int, tensors: dict[str, torch.Tensor]) -> bytes:
+        return wire.write(wire.Envelope(kind, number, client, run=self.run, tensors=tensors))
+
+    def _reply(self, client: int, data: bytes) -> bytes | None:
+        answer = self.remote.reply(client, data)
+        self._bytes[client][0] += len(data) * (client in self.remote.channels)
+        self._bytes[client][1] += len(answer or b"")
+        return answer
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())

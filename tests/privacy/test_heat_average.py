@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from secure.runs import Silent
 from test_heat import make_space
 from worlds import bag, item_data
 
@@ -23,7 +24,7 @@ from fedsub.privacy.heat import (
     RandomizedResponse,
     SecureCount,
 )
-from fedsub.secure import secure_counts
+from fedsub.secure import SecureClient, SecureServer, Segment, Setting, run_protocol, secure_counts
 
 SIZES = (*range(3, 30), 9, 9, 9)
 CPU = torch.device("cpu")
@@ -74,7 +75,8 @@ def test_a_cap_at_what_can_be_told_from_noise() -> None:
 
 
 def test_secure_counts_are_exact_heat_and_the_protocol_gives_them() -> None:
-    """The same run bit for bit; and the protocol over bytes, with a client that drops out, opens the plain sum."""
+    """The same run bit for bit; and the protocol over bytes opens the plain sum, of counts without a client
+    that drops out too, and of samples."""
     objective, clients = world()
     exact, secure = (
         fs.run(method(heat), objective, clients, rounds=3, seed=1, engine="serial") for heat in (None, SecureCount())
@@ -87,6 +89,18 @@ def test_secure_counts_are_exact_heat_and_the_protocol_gives_them() -> None:
     counts, summed = secure_counts({i: space.rows_of(i) for i in range(5)}, 9, run=1, round=1)
     assert summed.clients == (0, 1, 2, 3, 4)
     assert np.array_equal(counts, SecureCount().estimate(Holdings.of(space), 0).heat)
+
+    counts, summed = secure_counts({i: space.rows_of(i) for i in range(5)}, 9, run=1, round=2, network=Silent({3: 3}))
+    assert summed.clients == (0, 1, 2, 4)
+    left = make_space("item", 9, [rows for i, rows in enumerate(sets) if i != 3])
+    assert np.array_equal(counts, SecureCount().estimate(Holdings.of(left), 0).heat)
+
+    weights = np.array([3, 70_000, 1, 2, 9])
+    setting = Setting.plan(1, 3, range(5), [Segment("samples", 9, 32, most=100_000)])
+    own = {i: (Holdings.of(space).take(i, i + 1).mask()[0] * weights[i]).astype(np.uint32) for i in range(5)}
+    clients_of = {i: SecureClient(setting, i, {"samples": own[i]}) for i in range(5)}
+    added = run_protocol(clients_of, SecureServer(setting)).sums["samples"]
+    assert np.array_equal(added, SecureCount().estimate(Holdings.of(space, weights), 0).heat)
 
 
 def test_a_run_keeps_its_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,26 +266,7 @@ def dp(text: str | Part | None) -> Part | None:
         raise MethodError(
             f"dp must be an object, or one of {', '.join(PRIVACY)}; got {text!r}: {nearest(kind, PRIVACY)}"
         )
-    known = {field.name: field.default for field in fields(PRIVACY[kind])}
-    given: dict[str, Any] = {}
-    for item in filter(None, rest.split(",")):
-        name, equals, value = item.strip().partition("=")
-        if name not in known:
-            raise MethodError(f"dp={text!r}: {kind} has no setting {name!r}; {nearest(name, known)}")
-        if isinstance(known[name], bool):
-            if value not in ("", "true", "false"):
-                raise MethodError(f"dp={text!r}: {name} is true or false, got {value!r}.")
-            given[name] = value != "false"
-        elif isinstance(known[name], str) or name == "secret":
-            given[name] = value
-        else:
-            try:
-                given[name] = float(value)
-            except ValueError as err:
-                raise MethodError(
-                    f"dp={text!r}: {name}{equals}{value} is no number; write {kind}:clip=0.5,noise=1."
-                ) from err
-    return PRIVACY[kind](**given)
+    return _filled(f"dp={text!r}", kind, PRIVACY[kind], rest, f"{kind}:clip=0.5,noise=1")
 
 
 def _mean_of_iterates(text: str | None, server: Server) -> Server:
@@ -310,24 +291,36 @@ def heat(text: Any) -> Any:
     if kind not in HEATS:
         raise MethodError(f"heat must be an object, or one of exact, {', '.join(HEATS)}; {nearest(kind, HEATS)}")
     make, main = HEATS[kind]
-    whole = make.func if isinstance(make, partial) else make
-    types = {field.name: str(field.type) for field in fields(whole) if field.init}  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
-    for k, item in enumerate(rest.split(",") if rest else ()):
-        name, equals, value = item.partition("=")
-        name, value = (name.strip(), value.strip()) if equals else (main if k == 0 else None, item.strip())
-        if name is None or name not in types or name == "kind":
-            known = [n for n in types if n != "kind"]
-            raise MethodError(f"heat {text!r}: {item!r} is no setting of {kind}; {nearest(str(name), known)}")
-        try:
-            given[name] = float(value) if "float" in types[name] else _whole_or_flag(value)
-        except ValueError as err:
-            raise MethodError(f"heat {text!r}: {value!r} is not what {name} takes; write it like {kind}:1.") from err
-    return make(**given)
+    return _filled(f"heat={text!r}", kind, make, rest, f"{kind}:1", main)
 
 
-def _whole_or_flag(text: str) -> int | bool:
-    return text.lower() == "true" if text.lower() in ("true", "false") else int(text)
+def _filled(
+    given: str, kind: str, make: Callable[..., Any], rest: str, example: str, main: str | None = None
+) -> Any:  # fmt: skip
+    """What a word makes with its own settings, "clip=0.5,eager": a flag alone is True, a bare first value ``main``."""
+    of, set_already = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
+    types = {field.name: str(field.type) for field in fields(of) if field.init and field.name not in set_already}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for place, item in enumerate(filter(None, rest.split(","))):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if place == 0 and main is not None and not equals:
+            name, value = main, name
+        if name not in types:
+            raise MethodError(f"{given}: {kind} has no setting {name!r}; {nearest(name, types)}")
+        if "bool" in types[name]:
+            if value not in ("", "true", "false"):
+                raise MethodError(f"{given}: {name} is true or false, got {value!r}.")
+            values[name] = value != "false"
+        elif "float" in types[name] or "int" in types[name]:
+            number = float if "float" in types[name] else int
+            try:
+                values[name] = number(value)
+            except ValueError as err:
+                kind_of = "number" if number is float else "whole number"
+                raise MethodError(f"{given}: {name}={value} is no {kind_of}; write {example}.") from err
+        else:
+            values[name] = value
+    return make(**values)
 
 
 def word(value: Any) -> Any:

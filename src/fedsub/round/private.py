@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -113,9 +113,9 @@ class NoisedSums(Spending):
 
     def __init__(
         self, method: Method, part: CentralDP, population: Population, params: Tree, names: Sequence[str],
-        average: BoundAverage, *, seed: int, rounds: int | None,
+        average: Callable[[], BoundAverage], *, seed: int, rounds: int | None,
     ):  # fmt: skip
-        super().__init__(part, tuple(getattr(average, "spends", ())))
+        super().__init__(part, _of_heat(method, population))
         able = int((population.sizes > 0).sum())
         sampler = method.sampler
         self.expected = float(min(able, sampler.clients_per_round) if isinstance(sampler, Poisson) else able)
@@ -202,7 +202,7 @@ class NoisedSums(Spending):
     def _owed(self, name: str, rows: Tensor, since: Tensor, until: int) -> Tensor:
         noise = self._noise(name, rows, since.cpu().numpy(), until)
         total = Total({name: noise}, {name: rows}, {}, self.expected, round_half_up(self.expected))
-        return self.average(total)[name]
+        return self.average()(total)[name]
 
 
 def round_half_up(number: float) -> int:
@@ -210,10 +210,13 @@ def round_half_up(number: float) -> int:
 
 
 def spending(
-    method: Method, population: Population, params: Tree, names: Sequence[str], average: BoundAverage,
+    method: Method, population: Population, params: Tree, names: Sequence[str], average: Callable[[], BoundAverage],
     reports: Sequence[str], *, seed: int, rounds: int | None,
 ) -> Spending | None:  # fmt: skip
-    """What a method's part for differential privacy is at the server; None if it has none."""
+    """What a method's part for differential privacy is at the server; None if it has none.
+
+    ``average`` gives the fitted one, which a server on its own has only after it asked for private heat.
+    """
     part = next((part for part in method.parts if isinstance(part, BoundedUpdate)), None)
     if part is None:
         return None
@@ -222,4 +225,10 @@ def spending(
     if isinstance(part, CentralDP):
         return NoisedSums(method, part, population, params, names, average, seed=seed, rounds=rounds)
     assert isinstance(part, LocalDP)
-    return OfClients(part, tuple(getattr(average, "spends", ())), len(population))
+    return OfClients(part, _of_heat(method, population), len(population))
+
+
+def _of_heat(method: Method, population: Population) -> tuple[Spend, ...]:
+    """What the average spends once; one of the user's own need not say."""
+    spends = getattr(method.average, "spends", None)
+    return spends(population) if spends is not None else ()

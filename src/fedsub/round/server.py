@@ -55,8 +55,9 @@ class ServerHalf:
         self.rule = method.server.fitted(method.sampler.share(len(population)), rounds)
         self.schema = Schema(method.parts, params, population.tables, self.sampler.reports)
         self.private = spending(
-            method, population, params, self.schema.shared, self.average, self.sampler.reports, seed=seed, rounds=rounds
-        )
+            method, population, params, self.schema.shared, lambda: self.average, self.sampler.reports,
+            seed=seed, rounds=rounds,
+        )  # fmt: skip
         self.noised = self.private if isinstance(self.private, NoisedSums) else None
         if self.noised is not None:
             self.rule = self.noised.rule(self.rule)

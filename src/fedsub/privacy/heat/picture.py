@@ -29,7 +29,8 @@ def draw(found: Sequence[Measured], path: str | Path) -> None:
     for axes in panels[len(found) :]:
         axes.set_visible(False)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, markerscale=5)
+    columns = len(labels) if len(panels) > 1 else 2  # a lone panel is too narrow for one line
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, markerscale=5)
     figure.savefig(path, format="png")
 
 

@@ -296,8 +296,8 @@ def test_words_for_a_secure_sum() -> None:
     assert spelled(written) == fs.SecureSum(0.25, rows="clear", rows_threshold=3, simulate=False, payload_clip=2.0)
     assert fs.methods.fedsubavg(secure="union:0.5").parts == (fs.SecureSum(0.5),)
     for wrong, words in {
-        "onion:0.5": "union", "union": "lacks the clip", "union:0.5,treshold=3": "threshold",
-        "union:x": "not what clip", "union:1,simulate=maybe": "simulate",
+        "onion:0.5": "union", "union": "lacks clip", "union:spare=1": "lacks clip", "union:0.5,treshold=3": "threshold",
+        "union:x": "clip=x is no number", "union:1,simulate=maybe": "simulate",
     }.items():  # fmt: skip
         with pytest.raises(MethodError, match=words):
             spelled(wrong)

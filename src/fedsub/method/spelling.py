@@ -236,25 +236,7 @@ def secure(text: str | Part | None) -> Part | None:
             f"secure must be an object, or like {' or '.join(f'{r}:0.5' for r in ROWS)}, where the number is the clip; "
             f"got {text!r}: {nearest(rows, ROWS)}"
         )
-    known = {field.name: field for field in fields(SecureSum) if field.name != "rows"}
-    given: dict[str, Any] = {}
-    for k, item in enumerate(rest.split(",") if rest else ()):
-        name, equals, value = (piece.strip() for piece in item.partition("="))
-        name, value = (name, value) if equals or k else ("clip", name)
-        if name not in known:
-            raise MethodError(f"secure={text!r}: SecureSum has no setting {name!r}; {nearest(name, known)}")
-        try:
-            given[name] = _SETTING[str(known[name].type).partition(" ")[0]](value)
-        except (ValueError, KeyError) as err:
-            raise MethodError(f"secure={text!r}: {value!r} is not what {name} takes ({known[name].type}).") from err
-    if "clip" not in given:
-        raise MethodError(f"secure={text!r} lacks the clip, the largest entry of an update; write {rows}:0.5.")
-    return SecureSum(rows=rows, **given)
-
-
-_SETTING: dict[str, Callable[[str], Any]] = {
-    "int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__
-}  # fmt: skip
+    return _filled(f"secure={text!r}", "SecureSum", partial(SecureSum, rows=rows), rest, f"{rows}:0.5", main="clip")
 
 
 def dp(text: str | Part | None) -> Part | None:
@@ -320,6 +302,9 @@ def _filled(
                 raise MethodError(f"{given}: {name}={value} is no {kind_of}; write {example}.") from err
         else:
             values[name] = value
+    needed = [field.name for field in fields(of) if field.name in types and field.default is field.default_factory]
+    if lacking := [name for name in needed if name not in values]:
+        raise MethodError(f"{given} lacks {' and '.join(lacking)}; write {example}.")
     return make(**values)
 
 

@@ -19,7 +19,7 @@ factorisation, whose projections are words too, reads them by `read_word`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -281,7 +281,8 @@ def _filled(
 ) -> Any:  # fmt: skip
     """What a word makes with its own settings, "clip=0.5,eager": a flag alone is True, a bare first value ``main``."""
     of, set_already = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
-    types = {field.name: str(field.type) for field in fields(of) if field.init and field.name not in set_already}  # type: ignore[arg-type]
+    own = [field for field in fields(of) if field.init and field.name not in set_already]  # type: ignore[arg-type]
+    types = {field.name: str(field.type) for field in own}
     values: dict[str, Any] = {}
     for place, item in enumerate(filter(None, rest.split(","))):
         name, equals, value = (part.strip() for part in item.partition("="))
@@ -302,7 +303,7 @@ def _filled(
                 raise MethodError(f"{given}: {name}={value} is no {kind_of}; write {example}.") from err
         else:
             values[name] = value
-    needed = [field.name for field in fields(of) if field.name in types and field.default is field.default_factory]
+    needed = [field.name for field in own if field.default is MISSING and field.default_factory is MISSING]
     if lacking := [name for name in needed if name not in values]:
         raise MethodError(f"{given} lacks {' and '.join(lacking)}; write {example}.")
     return make(**values)

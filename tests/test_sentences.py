@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch import nn
 import fedsub as fs
 from fedsub.errors import ConfigError, DataNotice, FedsubError, MissingExtra, ObjectiveError
 from fedsub.objective.problem import Problem
+from fedsub.privacy import accounting
+from fedsub.secure.ciphers import Modern
 
 DRAWN = np.random.default_rng(0)
 CLIENTS = fs.Clients.from_arrays(
@@ -181,8 +184,6 @@ def test_a_table_far_larger_than_its_vocabulary():
 
 
 def test_what_is_not_installed_names_a_command_that_works(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "optuna", None)
     from fedsub.study.tuning.suggest import Studies
 
@@ -198,3 +199,12 @@ def test_a_class_that_only_other_clients_hold():
     objective = fs.Objective(module, fs.losses.cross_entropy("y"), tables={"items.weight": "item"})
     with pytest.raises(ObjectiveError, match="must give 5 numbers a sample; it gives 3"):
         fs.run(fs.methods.fedavg(lr=0.1, clients_per_round=2), objective, clients, rounds=1)
+
+
+def test_what_privacy_needs_names_a_command_that_works(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(MissingExtra, match=r"dp-accounting .* pip install -e '\.\[privacy\]'"):
+        accounting.library()
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    with pytest.raises(MissingExtra, match=r"cryptography .* pip install -e '\.\[secure\]'"):
+        Modern()

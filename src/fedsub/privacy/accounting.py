@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from fedsub.checks import check_number, check_positive
-from fedsub.errors import MethodError
+from fedsub.errors import MethodError, lacking
 from fedsub.privacy.spending import Spend
 
 ACCOUNTANTS = ("rdp", "pld")
@@ -105,8 +105,5 @@ def library() -> Any:
         import dp_accounting.pld
         import dp_accounting.rdp
     except ImportError as err:
-        raise MethodError(
-            "Accounting for differential privacy needs dp-accounting, which is not installed; "
-            'pip install "fedsub[privacy]" (or dp-accounting).'
-        ) from err
+        raise lacking("dp-accounting (for differential privacy)", "privacy") from err
     return dp_accounting

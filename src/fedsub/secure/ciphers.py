@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from fedsub.errors import MissingExtra, WireError
+from fedsub.errors import WireError, lacking
 
 KEY, TAG, SIGNATURE = 32, 16, 64  # bytes
 NONCE = bytes(12)
@@ -81,7 +81,7 @@ class Modern:
             from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
             from cryptography.hazmat.primitives.kdf.hkdf import HKDF
         except ImportError as err:
-            raise MissingExtra("Secure sums need the package cryptography; run: pip install 'fedsub[secure]'.") from err
+            raise lacking("cryptography (for secure sums)", "secure") from err
         self._x25519, self._ed25519, self._hkdf, self._aead = x25519, ed25519, HKDF, ChaCha20Poly1305
         self._cipher, self._chacha, self._sha = Cipher, algorithms.ChaCha20, hashes.SHA256()
         self._bad_tag, self._bad_signature = InvalidTag, InvalidSignature

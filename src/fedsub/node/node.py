@@ -81,7 +81,7 @@ class Node:
             "method": torch.tensor(method_digest(self.method)),
             "model": torch.tensor(model_digest(self.params, self._tables)),
         }
-        for field in self._schema().hello():
+        for field in self._described().hello():
             kind, _, space = field.name.partition("/")
             if kind == "rows":
                 tensors[field.name] = _bytes(encode_rows(self.held[space], self._rows[space]))
@@ -97,7 +97,7 @@ class Node:
                 "rows it holds; give both the same settings, names, shapes and types."
             )
         reports = tuple(name for name in REPORTS if f"report/{name}" in message.tensors)
-        schema = self._schema(reports)
+        schema = self._described(reports)
         head = {"round": 0, "client": self.number, "repeat": 0, "flags": 0, "accepted": 0}
         wire.check(message, expected(schema.welcome(), self.counts), **head)
         check_finite(message.tensors)
@@ -113,7 +113,7 @@ class Node:
             self.memory.fill(self.method.parts, lambda name, clients: self._start(name, message, seed))
             self.store.save(self.memory, 0)
 
-    def _schema(self, reports: tuple[str, ...] = ()) -> Schema:
+    def _described(self, reports: tuple[str, ...] = ()) -> Schema:
         return Schema(self.method.parts, self.params, self._tables, reports)
 
     def _start(self, name: str, message: wire.Envelope, seed: int) -> Start:

@@ -17,8 +17,6 @@ from torch import nn
 import fedsub as fs
 from fedsub.errors import ConfigError, DataNotice, FedsubError, MissingExtra, ObjectiveError
 from fedsub.objective.problem import Problem
-from fedsub.privacy import accounting
-from fedsub.secure.ciphers import Modern
 
 DRAWN = np.random.default_rng(0)
 CLIENTS = fs.Clients.from_arrays(
@@ -199,12 +197,3 @@ def test_a_class_that_only_other_clients_hold():
     objective = fs.Objective(module, fs.losses.cross_entropy("y"), tables={"items.weight": "item"})
     with pytest.raises(ObjectiveError, match="must give 5 numbers a sample; it gives 3"):
         fs.run(fs.methods.fedavg(lr=0.1, clients_per_round=2), objective, clients, rounds=1)
-
-
-def test_what_privacy_needs_names_a_command_that_works(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(MissingExtra, match=r"dp-accounting .* pip install -e '\.\[privacy\]'"):
-        accounting.library()
-    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    with pytest.raises(MissingExtra, match=r"cryptography .* pip install -e '\.\[secure\]'"):
-        Modern()

@@ -9,7 +9,7 @@ import pytest
 from noisy import method, train
 
 import fedsub as fs
-from fedsub.errors import ConfigError, MethodError
+from fedsub.errors import ConfigError, MethodError, MissingExtra
 from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 
 CENTRAL, EAGER = fs.CentralDP(clip=0.5, noise=1.0), fs.CentralDP(clip=0.5, noise=1.0, eager=True)
@@ -129,7 +129,7 @@ def test_without_dp_accounting_it_is_said_before_training(monkeypatch: pytest.Mo
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(MethodError, match=r'pip install "fedsub\[privacy\]"'):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[privacy\]'"):
         fs.CentralDP(clip=1.0, noise=1.0)
 
 

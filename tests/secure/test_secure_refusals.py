@@ -357,7 +357,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch):
     for name in [n for n in sys.modules if n.startswith("cryptography")]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(MissingExtra, match=r"fedsub\[secure\]"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[secure\]'"):
         Modern()
 
 

@@ -1,0 +1,8 @@
+"""Learning between parties that know different things about the same people.
+
+`intersect` finds the ids that two parties share, and tells neither of the others.
+"""
+
+from fedsub.vertical.align import Alignment, intersect
+
+__all__ = ["Alignment", "intersect"]

@@ -6,8 +6,9 @@ hand_out        writes each client of a simulation to a directory of its own, to
 """
 
 from fedsub.node.node import Node
-from fedsub.node.remote import Channel, Remote
+from fedsub.node.remote import Remote
 from fedsub.node.serve import Served, serve
 from fedsub.node.share import hand_out
+from fedsub.round.channels import Channel
 
 __all__ = ["Channel", "Node", "Remote", "Served", "hand_out", "serve"]

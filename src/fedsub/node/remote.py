@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from fedsub.errors import WireError
 from fedsub.method.groups import Cohort
+from fedsub.round.channels import Channel
 from fedsub.round.layout import Asked
 from fedsub.round.letters import Letters
 from fedsub.round.messages import Uplink
@@ -18,13 +18,6 @@ from fedsub.round.server import Opened, ServerHalf
 from fedsub.round.transport import Answers
 
 log = logging.getLogger("fedsub")
-
-
-class Channel(Protocol):
-    """Bytes to one client and back; whole messages, in order."""
-
-    def send(self, data: bytes) -> None: ...
-    def receive(self) -> bytes | None: ...  # None: it does not answer
 
 
 @dataclass

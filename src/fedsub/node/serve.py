@@ -15,10 +15,11 @@ from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.heat import ask, private_heat
-from fedsub.node.remote import Channel, Remote
+from fedsub.node.remote import Remote
 from fedsub.node.secret_remote import SecretRemote
 from fedsub.objective.population import Population
 from fedsub.round import wire
+from fedsub.round.channels import Channel
 from fedsub.round.ledger import RoundReport
 from fedsub.round.letters import Letters
 from fedsub.round.memory import moments

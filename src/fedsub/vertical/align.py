@@ -32,8 +32,8 @@ import torch
 
 from fedsub.checks import check_whole
 from fedsub.errors import ConfigError, DataError, WireError
-from fedsub.node.remote import Channel
 from fedsub.round import wire
+from fedsub.round.channels import Channel
 from fedsub.vertical.curve import SIZE, Secret, hashed
 from fedsub.vertical.piles import Piles, repeated, words
 

@@ -17,6 +17,7 @@ from fedsub.errors import MethodError
 from fedsub.method.average import OverHolders
 from fedsub.method.part import Message, Part, Total, Work
 from fedsub.method.parts.nova import NormalisedSteps
+from fedsub.method.parts.secure_sum import SecureSum
 from fedsub.method.servers.add import Add
 from fedsub.method.servers.iterates import MeanOfIterates
 from fedsub.method.slots import Method
@@ -49,10 +50,11 @@ class Agreeing(Part):
                 "without replacement."
             )
         for part in method.parts:
-            if part.votes or part.silent or isinstance(part, NormalisedSteps):
+            lossy = part.codec and not part.client_slots  # and does not send later what it left out
+            if lossy or part.silent or isinstance(part, NormalisedSteps | SecureSum):
                 raise MethodError(
-                    f"A client of {name} keeps account of what it sends, and {type(part).__name__} changes its size "
-                    "behind its back; leave out one of the two."
+                    f"A client of {name} keeps account of what it sends, and {type(part).__name__} changes that behind "
+                    "its back; leave out one of the two."
                 )
 
     def price(self, work: Work) -> Tree:

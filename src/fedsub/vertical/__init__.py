@@ -4,5 +4,6 @@
 """
 
 from fedsub.vertical.align import Alignment, intersect
+from fedsub.vertical.protection import Draws, Protection
 
-__all__ = ["Alignment", "intersect"]
+__all__ = ["Alignment", "Draws", "Protection", "intersect"]

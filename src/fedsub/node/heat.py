@@ -95,7 +95,7 @@ class Answering:
         """From 32 random bytes in the node's folder."""
         path = self.folder / "heat-secret"
         if not path.exists():
-            write_atomic(path, os.urandom(32))
+            write_atomic(path, os.urandom(32), mode=0o600)
         return secret(path.read_bytes(), name, str(digest(mechanism)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from fedsub.secure import (
 from fedsub.secure.ciphers import KEY, SIGNATURE, TAG, Modern
 from fedsub.secure.setting import one_more
 
-SPARSE = {"degree": 4, "threshold": 3}
+SPARSE: dict[str, Any] = {"degree": 4, "threshold": 3}
 
 
 class Believes(SecureServer):
@@ -40,12 +41,10 @@ class Believes(SecureServer):
 
 
 class Signed:
-    """Clients with identities and a server of a kind, taken stage by stage; ``forge`` may change what goes up or down."""
+    """Clients with identities and a server of a kind, taken stage by stage."""
 
-    def __init__(self, count: int = 5, kind: type[SecureServer] = Believes, setting: Setting | None = None, **plan):
+    def __init__(self, count: int = 5, kind: type[SecureServer] = Believes, **plan: Any):
         self.run = Run.of(count, **plan)
-        if setting is not None:
-            self.run = Run(setting, self.run.values)
         self.setting = self.run.setting
         self.identities = register(self.setting.participants)
         self.begin(kind)
@@ -148,7 +147,7 @@ def test_a_client_that_the_server_invents_is_refused_before_anything_is_sent():
     people = tuple(sorted((*run.setting.participants, 999_999_999)))
     more = Setting.plan(7, 3, people, run.setting.segments)
     first = people[0]
-    with pytest.raises(SecureSumError, match="999999999.*no identity is registered.*invented"):
+    with pytest.raises(SecureSumError, match=r"999999999.*no identity is registered.*invented"):
         SecureClient(more, first, run.values[first], identity=known[first])
     with pytest.raises(SecureSumError, match="no identity is registered"):
         SecureServer(more, known=known[first].known)
@@ -213,7 +212,7 @@ def test_a_signed_list_of_an_earlier_sum_is_refused_even_under_the_same_setting(
     """Everybody was started again and the server repeats the setting, session and all: the lists are the same, but
     what was signed before was signed about other keys."""
     table = Signed(9, **SPARSE).to(wire.AGREED)
-    before = [bytes(wire.read(d, (wire.AGREED,)).body) for d in table.down.values()][0][-9 * SIGNATURE :]
+    before = bytes(wire.read(table.down[table.first], (wire.AGREED,)).body)[-9 * SIGNATURE :]
     table.begin()
     table.to(wire.AGREED)
     assert [a.tolist() for a in table.server.lists] == [[True] * 9] * 5
@@ -276,7 +275,7 @@ def test_who_has_no_identity_does_not_get_in():
 def test_a_sum_that_two_groups_could_open_is_refused():
     setting = Setting.plan(1, 1, range(12), (Segment("v", 3, 32, 9),), degree=4, threshold=3, least=6)
     identity = register(range(12))[0]
-    with pytest.raises(SecureSumError, match="opened by 6.*more than half"):
+    with pytest.raises(SecureSumError, match=r"opened by 6.*more than half"):
         SecureClient(setting, 0, {}, identity=identity)
     SecureClient(replace(setting, least=7), 0, {}, identity=identity)
 

@@ -8,7 +8,7 @@ import pytest
 from runs import Run
 
 from fedsub.errors import MethodError, MissingExtra, SecureSumError, WireError
-from fedsub.secure import RowRule, SecureClient, SecureServer, Segment, Setting, run_protocol, shamir, wire
+from fedsub.secure import RowRule, SecureClient, SecureServer, Segment, Setting, shamir, wire
 from fedsub.secure.ciphers import Modern
 from fedsub.secure.setting import one_more
 

@@ -1,9 +1,11 @@
 """Learning between parties that know different things about the same people.
 
-`intersect` finds the ids that two parties share, and tells neither of the others.
+`intersect` finds the ids that two parties share, and tells neither of the others. `PartyTable` is what one party
+knows of some samples, `Sides` the tables of all of them in a simulation.
 """
 
 from fedsub.vertical.align import Alignment, intersect
+from fedsub.vertical.data import PartyTable, Sides, movielens_sides
 from fedsub.vertical.protection import Draws, Protection
 
-__all__ = ["Alignment", "Draws", "Protection", "intersect"]
+__all__ = ["Alignment", "Draws", "PartyTable", "Protection", "Sides", "intersect", "movielens_sides"]

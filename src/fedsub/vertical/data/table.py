@@ -44,7 +44,9 @@ class PartyTable:
             raise ColumnError(f"ids are {self.ids.dtype} {list(self.ids.shape)}, expected whole numbers or text, [n].")
         if len(np.unique(self.ids)) != len(self.ids):
             values, counts = np.unique(self.ids, return_counts=True)
-            raise DataError(f"The id {values[counts.argmax()]!r} stands in more than one row; give every id once.")
+            raise DataError(
+                f"The id {values[counts.argmax() :].tolist()[0]!r} stands in more than one row; give every id once."
+            )
         for name, values in self.columns.items():
             if len(values) != len(self.ids):
                 raise ColumnError(f"Column {name!r} has {len(values):,} values for {len(self.ids):,} ids.")

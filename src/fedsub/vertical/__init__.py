@@ -5,7 +5,10 @@ knows of some samples, `Sides` the tables of all of them in a simulation.
 """
 
 from fedsub.vertical.align import Alignment, intersect
-from fedsub.vertical.data import PartyTable, Sides, movielens_sides
+from fedsub.vertical.data import AdsWorld, PartyTable, Sides, expected_auc, movielens_sides
 from fedsub.vertical.protection import Draws, Protection
 
-__all__ = ["Alignment", "Draws", "PartyTable", "Protection", "Sides", "intersect", "movielens_sides"]
+__all__ = [
+    "AdsWorld", "Alignment", "Draws", "PartyTable", "Protection", "Sides", "expected_auc", "intersect",
+    "movielens_sides",
+]  # fmt: skip

@@ -2,6 +2,6 @@
 
 from fedsub.vertical.data.ads import AdsWorld, expected_auc
 from fedsub.vertical.data.movielens import movielens_sides
-from fedsub.vertical.data.table import PartyTable, Sides
+from fedsub.vertical.data.sides import Sides, held_out
 
-__all__ = ["AdsWorld", "PartyTable", "Sides", "expected_auc", "movielens_sides"]
+__all__ = ["AdsWorld", "Sides", "expected_auc", "held_out", "movielens_sides"]

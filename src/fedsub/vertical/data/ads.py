@@ -26,9 +26,11 @@ import numpy as np
 
 from fedsub import rng
 from fedsub.checks import check_decay, check_seed, check_share, check_whole
+from fedsub.data.clients import Array, Clients
+from fedsub.data.ingest import from_arrays
 from fedsub.data.twins.draws import intercept, sigmoid
 from fedsub.errors import DataError
-from fedsub.vertical.data.table import Array, PartyTable, Sides
+from fedsub.vertical.data.sides import Sides
 
 SEGMENTS, PAGES, POSITIONS, CATEGORIES, PRICES, VISITS, INTERESTS = 12, 40, 4, 20, 8, 6, 4
 ASIDE = 2048  # impressions drawn to average over what the publisher knows
@@ -77,32 +79,38 @@ class AdsWorld:
         names = (self._words(NAME, np.arange(self.impressions)) >> np.uint64(1)).astype(np.int64)
         elsewhere = np.zeros(self.impressions, bool)
         elsewhere[clicked] = self._uniform(SEEN, clicked) >= self.aligned
-        hit = np.zeros(self.impressions, np.float32)
-        hit[clicked] = 1
-        sizes = {"ad": self.ads, "category": CATEGORIES, "price": PRICES, "visits": VISITS}
-        own = PartyTable(names[clicked], ads | {"label": label.astype(np.float32)}, sizes, "label")
-        sizes = {"user": self.users, "segment": SEGMENTS, "page": PAGES, "position": POSITIONS, "interests": CATEGORIES}
-        other = PartyTable(names, publisher | {"clicked": hit}, sizes)
-        mine = np.argsort(self._words(SHUFFLE_ADS, clicked), kind="stable")
         theirs = np.flatnonzero(~elsewhere)
-        theirs = theirs[np.argsort(self._words(SHUFFLE_PUBLISHER, theirs), kind="stable")]
-        return Sides({"ads": own.take(mine), "publisher": other.take(theirs)}, "ads")
+        hit = np.zeros(self.impressions)
+        hit[clicked] = 1
+        own = from_arrays(
+            ads | {"label": label}, names[clicked], ids=list(ads), label="label",
+            sizes={"ad": self.ads, "category": CATEGORIES, "price": PRICES, "visits": VISITS},
+        )  # fmt: skip
+        other = from_arrays(
+            {name: values[theirs] for name, values in publisher.items()} | {"clicked": hit[theirs]}, names[theirs],
+            ids=list(publisher), values=["clicked"],
+            sizes={
+                "user": self.users, "segment": SEGMENTS, "page": PAGES, "position": POSITIONS, "interests": CATEGORIES,
+            },
+        )  # fmt: skip
+        return Sides({"ads": own, "publisher": other}, "ads")
 
     def conversion(self, aligned: Sides) -> Array:
         """The probability of a conversion, given all that both parties know of a click."""
-        return self._conversion(aligned.parties["ads"].columns, aligned.parties["publisher"].columns)
+        return self._conversion(_columns(aligned.parties["ads"]), _columns(aligned.parties["publisher"]))
 
-    def conversion_alone(self, table: PartyTable) -> Array:
+    def conversion_alone(self, ads: Clients) -> Array:
         """The probability of a conversion, given what the ads platform knows and that there was a click.
 
         The mean of `conversion` over what the publisher may know, weighted by the chance of a click, over 2,048
         impressions of its own draw.
         """
+        columns = _columns(ads)
         _, first, back = np.unique(
-            table.columns["ad"].astype(np.int64) * VISITS + table.columns["visits"],
+            columns["ad"] * VISITS + columns["visits"],
             return_index=True, return_inverse=True,
         )  # fmt: skip
-        kinds = {name: values[first][:, None] for name, values in table.columns.items()}
+        kinds = {name: values[first][:, None] for name, values in columns.items()}
         others = self._publisher_columns(self.impressions + np.arange(ASIDE))
         weight = sigmoid(self._clicks_at + self._click(kinds, others))
         return ((weight * self._conversion(kinds, others)).sum(1) / weight.sum(1))[back]
@@ -186,6 +194,11 @@ class AdsWorld:
     def _converts_at(self) -> float:
         logits = self._bought(self._ads_columns(self._clicked), self._publisher_columns(self._clicked))
         return intercept(lambda shift: float(sigmoid(logits + shift).mean()), self.converted)
+
+
+def _columns(clients: Clients) -> Columns:
+    """Table rows of every sample, by column."""
+    return clients.gather(np.arange(clients.samples), [n for n, c in clients.columns.items() if c.space], local=False)
 
 
 def expected_auc(scores: Array, probability: Array) -> float:

@@ -127,8 +127,8 @@ def test_non_iid_constants_by_hand():
     few = theory.non_iid_bound(**given_, clients_per_round=3, replacement=True)
     assert few.sampling == pytest.approx(4 / 3 * 16 * 9)
     assert few.noise == bound.noise
-    assert theory.non_iid_bound(**given_ | {"local_steps": 50}).gamma == 50
-    equal = given_ | {"shares": [0.25] * 4, "deviations": [1.0] * 4}
+    assert theory.non_iid_bound(**dict(given_, local_steps=50)).gamma == 50
+    equal = dict(given_, shares=[0.25] * 4, deviations=[1.0] * 4)
     assert theory.non_iid_bound(**equal, clients_per_round=3).sampling == pytest.approx(4 / 3 * 16 * 9 / 3)
     assert theory.non_iid_bound(**equal, clients_per_round=4).sampling == 0
     rounds = bound.rounds_to(0.5)
@@ -278,4 +278,4 @@ def test_refusals():
     with pytest.raises(ConfigError, match="replacement=True"):
         theory.non_iid_bound(shares=[0.4, 0.6], deviations=[1, 1], clients_per_round=1, **options)
     with pytest.raises(ConfigError, match="smoothness must be a finite number of at least 1"):
-        theory.non_iid_bound(shares=[0.5, 0.5], deviations=[1, 1], **options | {"smoothness": 0.5})
+        theory.non_iid_bound(shares=[0.5, 0.5], deviations=[1, 1], **dict(options, smoothness=0.5))

@@ -316,7 +316,7 @@ def test_corollary_by_hand():
 
 @given(st.integers(1, 9), st.integers(1, 30), st.integers(0, 400), st.integers(1, 1000))
 def test_corollary_is_above_the_bound_from_enough_rounds_on(n_min: int, k: int, more: int, times: int):
-    problem = PROBLEM | {"n_min": n_min, "clients_per_round": k, "n_clients": max(n_min, k) + more}
+    problem = dict(PROBLEM, n_min=n_min, clients_per_round=k, n_clients=max(n_min, k) + more)
     found = theory.corollary(**problem)
     horizon = int(np.ceil(found.enough)) * times
     lr = theory.suggested_lr(n_min, k, problem["n_clients"], horizon)

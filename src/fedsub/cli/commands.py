@@ -390,9 +390,19 @@ def costs(
     latency: Annotated[float, typer.Option(help="Seconds that a message is under way. Default: an assumed 50 ms.")] = (
         0.05
     ),
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Instead: so many layers on the workers, as a pipeline or each cut.")
+    ] = None,
+    width: Annotated[int, typer.Option(min=1, help="With --layers: inputs and outputs of each.")] = 1024,
+    batch: Annotated[int, typer.Option(min=1, help="With --layers: samples of a training step.")] = 32,
+    micro_batches: Annotated[int, typer.Option(min=1, help="With --layers: pieces of a batch in the pipeline.")] = 8,
     json: Json = False,
 ) -> None:
-    """What averaging costs: a parameter server beside a ring all-reduce; values, bytes, estimated seconds."""
-    from fedsub.cli.costs import show
+    """What averaging costs, through a parameter server or a ring; or a model on several workers (--layers)."""
+    from fedsub.cli.costs import show, show_split
 
-    show(workers, parameters, bytes_per_parameter, bandwidth, latency, as_json=json)
+    if layers is None:
+        show(workers, parameters, bytes_per_parameter, bandwidth, latency, as_json=json)
+    else:
+        shape = [width] * (layers + 1), batch, workers, micro_batches
+        show_split(*shape, bytes_per_parameter, bandwidth, latency, as_json=json)

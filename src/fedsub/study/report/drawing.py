@@ -45,9 +45,9 @@ def pixels(look: dict[str, Any]) -> dict[str, Any]:
     return {"colour": COLOURS.index(look["color"]), "dash": dash, "width": width}
 
 
-def log_steps(low: float, high: float) -> tuple[float, ...]:
-    """The multiples of powers of ten that a logarithmic axis names."""
-    return (1.0,) if high > 1000 * low else (1.0, 3.0) if high > 20 * low else (1.0, 2.0, 3.0, 5.0, 7.0)
+def log_steps(low: float, high: float, dense: float = 0.0) -> tuple[float, ...]:
+    """The multiples of powers of ten that a logarithmic axis names; more of them up to a ratio of ``dense``."""
+    return (1.0, 2.0, 3.0, 5.0, 7.0) if high < dense * low else (1.0,) if high > 1000 * low else (1.0, 3.0)
 
 
 def canvas() -> tuple[Figure, Any]:

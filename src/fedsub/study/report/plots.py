@@ -126,7 +126,7 @@ def draw(axes: Any, chart: Chart) -> dict[str, Any]:
     _x_axis(axes, chart)
     if chart.logy:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=log_steps(*(chart.limits or (1.0, 1.0)))))
+        axes.yaxis.set_major_locator(LogLocator(subs=log_steps(*(chart.limits or (1.0, 1.0)), dense=60)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.4g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     if chart.limits is not None:

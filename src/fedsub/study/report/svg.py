@@ -58,7 +58,11 @@ class _Frame:
         curves = chart.curves()
         low, high = chart.limits or _spread([v for c in curves for v in c.values()] + [m.y for m in chart.marks])
         rise = math.log10 if chart.logy else float
-        steps = LogLocator(subs=log_steps(low, high)) if chart.logy else MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10])
+        steps = (
+            LogLocator(subs=log_steps(low, high, dense=60))
+            if chart.logy
+            else MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10])
+        )
         y_ticks = [(v, _plain(v)) for v in steps.tick_values(low, high)]
         y_ticks = [(v, text) for v, text in y_ticks if low <= v <= high]
         left = 34 + LETTER * max((len(text) for _, text in y_ticks), default=3)

@@ -31,6 +31,8 @@ PARTS = {
     "FSVRG": (fs.AnchoredSteps(),),
 }
 
+NARROW = ("FedDyn", "FSVRG")  # with few choices of the other slots
+
 AVERAGES = {
     "clients": fs.OverClients(),
     "samples": fs.OverClients("samples"),

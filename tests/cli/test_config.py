@@ -30,6 +30,7 @@ from fedsub.study.experiment.experiment import Experiment
         ({"train": {"seeds": True}}, "train.seeds is true, expected a whole number or a list of whole numbers."),
         ({"train": {"seeds": [1, 1]}}, "seeds must be different"),
         ({"train": {"local_steps": 2, "local_epochs": 1}}, "exclude each other"),
+        ({"train": {"clients_per_round": 2, "clients_fraction": 0.1}}, "exclude each other"),
         ({"train": 3}, "train is 3, expected a table."),
         ({"data": {"tables": 3}}, "data.tables is 3, expected a list of names or a table."),
         ({"methods": {"fedavg": 3}}, "methods.fedavg is 3, expected a table."),
@@ -113,6 +114,14 @@ def test_own_steps_replace_shared_epochs():
 def test_the_cohort_is_never_larger_than_the_population_by_default():
     assert settings({"fedavg": {}})["FedAvg"]["clients_per_round"] == 10
     assert settings({"fedavg": {}}, clients_per_round="all")["FedAvg"]["clients_per_round"] is None
+
+
+def test_a_share_of_the_clients_is_a_number_of_them_for_every_method():
+    made = settings({"fedavg": {}, "centralsgd": {}, "fedsubavg": {"clients_fraction": 0.5}}, clients_fraction=0.11)
+    assert (made["FedAvg"]["clients_per_round"], made["CentralSGD"]["clients_per_round"]) == (2, 2)
+    assert made["FedSubAvg"]["clients_fraction"] == 0.5
+    flags = Flags(clients_fraction=0.25)
+    assert experiment("movielens-like", flags).config.train.clients_per_round is None  # the task says 50
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,17 @@ def test_table1_prints_the_published_rows_beside_ours():
     (movies, texts) = rows("table1-movielens-sentiment")
     assert (movies["data"], movies["clients"], movies["published_clients"]) == ("movielens-like", "302", "6040")
     assert texts["published_dispersion"] == "1451"
+    assert (movies["published_sparsity"], texts["published_sparsity"]) == ("0.0416", "0.1315")
+    assert "4.16 %" in said
     assert "0.05 of the published size" in said
 
 
 def test_table2_is_written_and_a_second_call_trains_nothing(monkeypatch):
     said = call("table2", *SMALL, *TWO).output
     folder = Path("runs/reproduce/table2-stated-movielens-twin")
-    assert {p.name for p in folder.iterdir()} == {"table.md", "table.csv", "curves.png", "page.html"}
+    assert {p.name for p in folder.iterdir()} == {
+        "table.md", "table.csv", "curves.png", "accuracy.png", "page.html",
+    }  # fmt: skip
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "page.html").read_text()
     assert "<svg" in page

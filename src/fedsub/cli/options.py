@@ -77,6 +77,11 @@ class DataFlags:
         ),
         "train.clients_per_round",
     ] = None
+    clients_fraction: Annotated[
+        float | None,
+        _option(TRAIN, "C, instead: the share of the clients in a round, rounded up.", "--clients-fraction", "-C"),
+        "train.clients_fraction",
+    ] = None
     set: Annotated[
         Strings,
         _option(OUTPUT, "Any setting by its path in a TOML file: train.lr=0.3. Repeatable.", metavar="KEY=VALUE"),

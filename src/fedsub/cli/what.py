@@ -35,7 +35,12 @@ def experiment(
     flags_given = given(flags)
     if {"--local-steps", "--local-epochs"} <= {flag for flag, _, _ in flags_given}:
         raise ConfigError("--local-steps and --local-epochs exclude each other; give one of them.")
+    if {"--clients-per-round", "--clients-fraction"} <= {flag for flag, _, _ in flags_given}:
+        raise ConfigError("--clients-per-round and --clients-fraction exclude each other; give one of them.")
     for flag, path, value in flags_given:
+        if flag in ("--clients-per-round", "--clients-fraction"):  # in place of what the task says
+            other = "clients_fraction" if flag == "--clients-per-round" else "clients_per_round"
+            raw = {**raw, "train": {k: v for k, v in raw.get("train", {}).items() if k != other}}
         if flag == "--table":
             value = _tables(value)
         elif flag == "--seed":
@@ -96,6 +101,8 @@ def _over_task(raw: dict[str, Any]) -> dict[str, Any]:
         below.pop("methods", None)  # a file that lists methods means exactly those
     if {"local_steps", "local_epochs"} & set(raw["train"] if isinstance(raw.get("train"), dict) else ()):
         below["train"] = {k: v for k, v in below["train"].items() if k != "local_steps"}
+    if "clients_fraction" in (raw["train"] if isinstance(raw.get("train"), dict) else ()):
+        below["train"] = {k: v for k, v in below["train"].items() if k != "clients_per_round"}
     return merge(below, raw)
 
 

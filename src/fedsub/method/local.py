@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsub.checks import check_decay, check_number, check_positive
+from fedsub.checks import check_decay, check_number, check_positive, check_share
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_local
 from fedsub.method.clipping import clip
@@ -146,34 +146,38 @@ class Solver:
 class SGD(Solver):
     """Stochastic gradient descent: x ← x − lr · d, with d the gradient g or, with momentum, d ← ρ d + g.
 
-    The momentum buffer starts at zero in every round.
+    The momentum buffer starts at zero in every round. With ``step_decay`` c the rate falls within a round: step k,
+    counted from 0, has lr · c^k.
     """
 
     __doc__ = f"{__doc__}\n\n    {Solver.__doc__}"
     momentum: float = 0.0
+    step_decay: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_decay("momentum", self.momentum)
+        check_share("step_decay", self.step_decay, hint="every step's rate is that times the one before")
 
     @property
     def pure_step(self) -> bool:
-        return self.momentum == 0 and self.schedule is None
+        return self.momentum == 0 and self.schedule is None and self.step_decay == 1
 
     @property
     def linear(self) -> bool:
-        return not (self.momentum or self.weight_decay or self.clip_norm is not None or self.groups)
+        plain = not (self.momentum or self.weight_decay or self.clip_norm is not None or self.groups)
+        return plain and self.step_decay == 1
 
     def path_norm(self, steps: Tensor, pull: float) -> Tensor:
         grouped = {key for values in (self.groups or {}).values() for key in values}
         if self.clip_norm is not None or self.weight_decay or grouped & {"clip_norm", "weight_decay"}:
             raise MethodError("‖a‖₁ does not cover clipping and weight decay; leave them out, of groups too")
         if not self.momentum:
-            return _plain_norm(steps, pull)
+            return _plain_norm(steps, pull, self.step_decay)
         if pull:
             raise MethodError("‖a‖₁ is known for momentum or for a proximal term, not for both; leave one out")
-        rho = self.momentum
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        rho, c = self.momentum, self.step_decay
+        return (_geometric(c, steps) - rho * _geometric(rho * c, steps)) / (1 - rho)
 
     def init(self, params: Tree) -> Any:
         return {n: torch.zeros_like(p) for n, p in params.items()} if self.momentum else None
@@ -186,7 +190,7 @@ class SGD(Solver):
             foreach_mul_(buffers, self.momentum)
             foreach_add_(buffers, list(grads.values()))
             grads = state
-        self._move(params, grads, work)
+        self._move(params, grads, work, self.step_decay**work.step)
 
 
 @dataclass(frozen=True)
@@ -232,9 +236,22 @@ class Adam(Solver):
         self._move(params, dict(zip(grads, taken, strict=True)), work, -1.0)
 
 
-def _plain_norm(steps: Tensor, pull: float) -> Tensor:
-    """‖a‖₁ where every step adds −η · gradient, and pulls by ``pull`` = η μ."""
-    return steps if pull == 0 else (1 - (1 - pull) ** steps) / pull
+def _plain_norm(steps: Tensor, pull: float, decay: float = 1.0) -> Tensor:
+    """‖a‖₁ where step k adds −η c^k · gradient, and pulls by c^k · ``pull``, ``pull`` = η μ; c is ``decay``."""
+    if pull == 0:
+        return _geometric(decay, steps)
+    if decay == 1:
+        return (1 - (1 - pull) ** steps) / pull
+    # a_k = c^k Π_{j>k} (1 − c^j η μ): their sum is where gradients of −1 lead, by η.
+    ways = [0.0]
+    for k in range(int(steps.max())):
+        ways.append(ways[-1] * (1 - pull * decay**k) + decay**k)
+    return torch.tensor(ways, dtype=steps.dtype, device=steps.device)[steps.long()]
+
+
+def _geometric(ratio: float, steps: Tensor) -> Tensor:
+    """1 + ratio + … + ratio^(steps − 1)."""
+    return steps if ratio == 1 else (1 - ratio**steps) / (1 - ratio)
 
 
 def _within(longer: Tensor, like: Tensor) -> Tensor:

@@ -24,11 +24,13 @@ class Common(TypedDict, total=False):
     local_epochs: int | None  # instead of local_steps
     batch_size: int | None  # None: all local data
     clients_per_round: int | None  # None: everyone
+    clients_fraction: float | None  # C, instead: K = max(⌈C N⌉, 1)
     server_lr: float | None  # None: what suits the server
     batches: str
     replacement: bool
     solver: str | Local  # local: "sgd" or "adam"
     momentum: float  # local, reset every round
+    step_decay: float  # local: every step's rate is that times the one before
     weight_decay: float
     clip_norm: float | None
     schedule: str | Schedule | None  # "exponential:0.999", "diminishing:100", "cosine:400"
@@ -55,12 +57,11 @@ class Common(TypedDict, total=False):
 Heat = str | PrivateHeat | dict[str, np.ndarray] | None  # of an average over holders; see `spelling.heat`
 
 DEFAULTS = Common(
-    lr=0.1, local_steps=10, local_epochs=None, batch_size=5, clients_per_round=50, server_lr=None, batches="shuffled",
-    replacement=False, solver="sgd", momentum=0.0, weight_decay=0.0, clip_norm=None, schedule=None, mu=0.0,
-    variates=None, normalise=False, personal=None, personal_init="random", clip_rows=None,
-    server="add", server_momentum=0.0, beta1=None, beta2=0.99,
-    tau=1e-3, sparse_server=False, iterates=None, dp=None, codec=None, secure=None, sampler="uniform",
-    groups=None,
+    lr=0.1, local_steps=10, local_epochs=None, batch_size=5, clients_per_round=50, clients_fraction=None,
+    server_lr=None, batches="shuffled", replacement=False, solver="sgd", momentum=0.0, step_decay=1.0,
+    weight_decay=0.0, clip_norm=None, schedule=None, mu=0.0, variates=None, normalise=False, personal=None,
+    personal_init="random", clip_rows=None, server="add", server_momentum=0.0, beta1=None, beta2=0.99, tau=1e-3,
+    sparse_server=False, iterates=None, dp=None, codec=None, secure=None, sampler="uniform", groups=None,
 )  # fmt: skip
 
 OBJECTS = (Local, Part, Sampler, Schedule, Server, PrivateHeat, dict[str, np.ndarray])  # what no file can write

@@ -40,7 +40,7 @@ from fedsub.method.parts import (
 from fedsub.method.parts.bounded import BoundedUpdate
 from fedsub.method.parts.secure_sum import ROWS
 from fedsub.method.patterns import Groups, share_out
-from fedsub.method.sampling import UCB, BySize, Everyone, Poisson, PowerOfChoice, Uniform
+from fedsub.method.sampling import UCB, BySize, Everyone, Fraction, Poisson, PowerOfChoice, Uniform
 from fedsub.method.schedules import Cosine, Diminishing, Exponential, Schedule
 from fedsub.method.servers import EMA, Adagrad, Add, FrequencyAware, ScaffoldHistory, TailMean, Yogi
 from fedsub.method.servers import Adam as AdamServer
@@ -95,9 +95,9 @@ _OF_SERVER = {
 }  # fmt: skip
 BESIDE: dict[str, tuple[str, ...]] = {
     "solver": ("lr", "local_steps", "local_epochs", "batch_size", "batches", "weight_decay", "clip_norm", "schedule",
-               "momentum"),
+               "momentum", "step_decay"),
     "server": tuple(_OF_SERVER),
-    "sampler": ("clients_per_round", "replacement"),
+    "sampler": ("clients_per_round", "clients_fraction", "replacement"),
 }  # fmt: skip
 
 
@@ -161,6 +161,20 @@ class _Slot:
             raise MethodError(f"{self.slot} must be one of {', '.join(words)}; {nearest(found, words)}")
         return found
 
+    def refuse_beside_fraction(self, kind: str) -> None:
+        """clients_fraction means nothing beside a number of clients, and to methods and samplers that need one."""
+        given = self.beside.get("clients_per_round", DEFAULTS.get("clients_per_round"))
+        if self.made is not None or kind.endswith("-d"):
+            what = self.name if self.made is not None else f"The sampler {kind}"
+            raise MethodError(f"{what} needs a number of clients; give clients_per_round, not clients_fraction.")
+        if given != DEFAULTS.get("clients_per_round"):
+            raise MethodError(
+                f"{self.name} was given clients_per_round={given} and "
+                f"clients_fraction={self.beside['clients_fraction']}; give one of them."
+            )
+        if self.beside.get("replacement") and kind not in ("uniform", "by-size"):
+            raise MethodError(f"The sampler {kind} draws without replacement; leave replacement out.")
+
     def all(self) -> dict[str, Any]:
         """Every setting of the slot, those left out at their defaults."""
         defaults = dict(DEFAULTS)
@@ -176,11 +190,13 @@ def _solver(slot: _Slot, groups: Groups | None) -> Local:
                 "give one of them."
             )
         s["local_steps"] = None
-    s["schedule"], momentum = schedule(s["schedule"]), s.pop("momentum")
+    s["schedule"], momentum, step_decay = schedule(s["schedule"]), s.pop("momentum"), s.pop("step_decay")
     if kind is SGD:
-        return SGD(**s, groups=groups, momentum=momentum)
+        return SGD(**s, groups=groups, momentum=momentum, step_decay=step_decay)
     if momentum:
         raise MethodError("momentum belongs to solver='sgd'; Adam has its own (beta1 0.9).")
+    if step_decay != 1:
+        raise MethodError("step_decay belongs to solver='sgd'; with Adam let the rate fall over rounds, by schedule.")
     return kind(**s, groups=groups)
 
 
@@ -210,6 +226,9 @@ def _sampler(slot: _Slot, groups: Groups | None) -> Sampler:
     text, s = slot.word(SAMPLERS), slot.all()
     kind = text.partition(":")[0]
     count, replacement = s["clients_per_round"], s["replacement"]
+    if (fraction := s["clients_fraction"]) is not None:
+        slot.refuse_beside_fraction(kind)
+        return Fraction(fraction, _counted(text, kind, 1, replacement))
     if slot.made is not None:
         if slot.given is None and not replacement:
             return slot.made
@@ -221,6 +240,11 @@ def _sampler(slot: _Slot, groups: Groups | None) -> Sampler:
     if replacement and (slot.made is not None or kind not in ("uniform", "by-size")):
         drawn = kind if slot.made is None else type(slot.made).__name__
         raise MethodError(f"The sampler {drawn} draws without replacement; leave replacement out.")
+    return _counted(text, kind, count, replacement)
+
+
+def _counted(text: str, kind: str, count: int, replacement: bool) -> Any:
+    """A sampler of so many clients."""
     make, numbers = _read(text, SAMPLERS, "sampler")
     if make is PowerOfChoice:
         return PowerOfChoice(count, int(numbers[0]) if numbers else 2 * count, kind.removesuffix("-d"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Unpack
 
-from fedsub.checks import check_whole
+from fedsub.checks import check_flag, check_whole
+from fedsub.errors import MethodError
 from fedsub.method import spelling
 from fedsub.method.average import OverClients, OverHolders, OverSampledHolders
 from fedsub.method.named.catalogue import composed, named
@@ -43,11 +44,20 @@ def fedsubavg(
 
 
 @named("FedProx", "FedAvg with a pull to what was sent", "step g + μ (x − X)", "Li et al. 2020")
-def fedprox(*, mu: float = 0.01, weighting: str = "samples", **common: Any) -> Method:
+def fedprox(*, mu: float = 0.01, original: bool = False, weighting: str = "samples", **common: Any) -> Method:
     """FedProx: FedAvg with a proximal term that keeps clients near what they were sent.
 
+    ``original``: clients are drawn with probability p_k = w_k / W and averaged plainly, (1/K) Σ x_k, as in the paper.
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     """
+    check_flag("original of fedprox", original)
+    if original:
+        if common.get("sampler", "by-size") not in ("uniform", "by-size") or weighting not in ("samples", "clients"):
+            raise MethodError(
+                "original=True draws clients by size and averages them plainly, so that another sampler or weighting "
+                "beside it means nothing; leave it out, or original."
+            )
+        weighting, common = "clients", {**common, "sampler": "by-size"}
     return composed("fedprox", OverClients(weighting), {**common, "mu": mu})
 
 

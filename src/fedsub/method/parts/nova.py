@@ -22,6 +22,9 @@ class NormalisedSteps(Part):
         SGD                             τ_i
         with proximal term, α = η μ     (1 − (1−α)^τ_i) / α
         momentum ρ                      [τ_i − ρ (1−ρ^τ_i)/(1−ρ)] / (1−ρ)
+        rate η c^k at step k            (1 − c^τ_i) / (1−c)
+          with proximal term            Σ_k c^k Π_{j>k} (1 − α c^j)
+          momentum ρ                    [(1−c^τ_i)/(1−c) − ρ (1−(ρc)^τ_i)/(1−ρc)] / (1−ρ)
 
     ``effective``: τ_eff = Σ p_i ‖a_i‖₁ ("norms") or Σ p_i τ_i ("steps", as the authors' code does with a
     proximal term). The client sends one number more. Wang et al., "Tackling the Objective Inconsistency

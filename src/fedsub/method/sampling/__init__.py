@@ -5,12 +5,14 @@
     UCB                                   a bandit on the training losses     fedsub.method.sampling.ucb
     Available                             any of these, of those at hand      fedsub.method.sampling.availability
     InTurns                               any of these, for a few rounds      fedsub.method.sampling.turns
+    Fraction                              any of these, K = ⌈C N⌉             fedsub.method.sampling.fraction
 
 A sampler holds settings only; `bind` fits it to a population, and what is bound may learn from the rounds.
 """
 
 from fedsub.method.sampling.availability import Availability, Available, Daily, Mask, Random
 from fedsub.method.sampling.base import BoundSampler, Sampler
+from fedsub.method.sampling.fraction import Fraction
 from fedsub.method.sampling.power_of_choice import PowerOfChoice
 from fedsub.method.sampling.turns import InTurns
 from fedsub.method.sampling.ucb import UCB
@@ -24,6 +26,7 @@ __all__ = [
     "BySize",
     "Daily",
     "Everyone",
+    "Fraction",
     "InTurns",
     "Mask",
     "Poisson",

@@ -122,6 +122,7 @@ class Train(Section):
 
     rounds: Count = 100
     clients_per_round: Count | All | None = None
+    clients_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     local_steps: Count | None = None
     local_epochs: Count | None = None
     batch_size: Count | All | None = None
@@ -138,6 +139,8 @@ class Train(Section):
     def _fitting(self) -> Train:
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError("local_steps and local_epochs exclude each other; give one of them")
+        if self.clients_per_round is not None and self.clients_fraction is not None:
+            raise ValueError("clients_per_round and clients_fraction exclude each other; give one of them")
         many = [self.seeds] if isinstance(self.seeds, int) else self.seeds
         if isinstance(self.seeds, int) and not 1 <= self.seeds <= 10_000:
             raise ValueError(

@@ -190,7 +190,11 @@ class Experiment:
 
     def cohort(self, population: int) -> int | None:
         """Clients per round for methods that do not say; None is everyone."""
-        given = self.config.train.clients_per_round
+        given, fraction = self.config.train.clients_per_round, self.config.train.clients_fraction
+        if fraction is not None:
+            from fedsub.method.sampling import Fraction, Uniform
+
+            return Fraction(fraction, Uniform()).count(population)
         return None if given == "all" else min(DEFAULT_COHORT, population) if given is None else given
 
     def methods(self, population: int, searched: Collection[str] = ()) -> dict[str, Algorithm]:
@@ -274,12 +278,14 @@ class Experiment:
             if not (_fits(value, hints[name]) or (value == "all" and name in ("batch_size", "clients_per_round"))):
                 expected = " or ".join(words(hints[name]))
                 raise ConfigError(f"methods.{key}.{name} is {show(value)}, expected {expected}.")
-        shared = self.config.train.model_dump(exclude_none=True, exclude={"rounds", "seeds"})
+        shared = self.config.train.model_dump(exclude_none=True, exclude={"rounds", "seeds", "clients_fraction"})
         if "local_steps" in own:
             shared.pop("local_epochs", None)
         if "local_epochs" in own:
             shared.pop("local_steps", None)
         shared.setdefault("clients_per_round", self.cohort(population))
+        if own.get("clients_fraction") is not None:
+            shared.pop("clients_per_round")
         if "personal" in hints and (self.config.model.own_bias or self.config.model.taste):
             shared["personal"] = ["own.*"]  # of a model with parameters of the clients' own
         merged = {k: v for k, v in shared.items() if k in hints} | own

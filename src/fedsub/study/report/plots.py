@@ -80,8 +80,8 @@ def plot(chart: Chart) -> Figure:
     return figure
 
 
-def panels_plot(panels: Mapping[str, Comparison]) -> Figure:
-    """Comparisons side by side, one panel each with its own metric against rounds, and one key for all of them."""
+def panels_plot(panels: Mapping[str, Comparison], metric: str | None = None) -> Figure:
+    """Comparisons side by side, one panel each with a metric against rounds (None: its own), and one key for all."""
     across = min(2, len(panels))
     down = -(-len(panels) // across)
     figure = Figure(figsize=(7.6 if across == 1 else 11.4, 3.9 * down + 0.7))
@@ -92,7 +92,7 @@ def panels_plot(panels: Mapping[str, Comparison]) -> Figure:
     handles: dict[str, Any] = {}
     for axes, (title, found) in zip(places, panels.items(), strict=False):
         axes.set_title(title, fontsize=10.5, color=INK, parse_math=False)
-        chart = charts.rounds_chart(found, found.metric, order)
+        chart = charts.rounds_chart(found, metric or found.metric, order)
         if chart.empty:
             nothing(figure, axes, chart.empty)
             continue

@@ -1,4 +1,4 @@
-"""What a reproduction leaves: table.md, table.csv, curves.png and page.html."""
+"""What a reproduction leaves: table.md, table.csv, curves.png, accuracy.png and page.html."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from fedsub.study.report.plots import panels_plot, png
 from fedsub.study.reproduce.tables import records_as_csv
 
 if TYPE_CHECKING:
+    from fedsub.study.comparing import Comparison
     from fedsub.study.reproduce.make import Outcome, Request
 
+ACCURACY = "test.accuracy"
 PAPER = (
     "Published numbers: Ding et al., Federated Submodel Optimization for Hot and Cold Data Features, NeurIPS 2022 "
     "(one run each)."
@@ -32,6 +34,8 @@ def write(request: Request, outcome: Outcome) -> Path:
     write_atomic(folder / "table.csv", records_as_csv([record for table in outcome.tables for record in table.exact]))
     if outcome.panels:
         write_atomic(folder / "curves.png", png(panels_plot(outcome.panels)))
+    if measured := _with_accuracy(outcome):
+        write_atomic(folder / "accuracy.png", png(panels_plot(measured, metric=ACCURACY)))
     write_atomic(folder / "page.html", _page(request, outcome, notes).encode())
     return folder
 
@@ -55,8 +59,11 @@ def _page(request: Request, outcome: Outcome, notes: list[str]) -> str:
     tables = "".join(f"<h3>{e(table.title)}</h3>\n{table.html()}" for table in outcome.tables)
     sections, figures = [("table", "published beside ours", tables)], Figures()
     if outcome.panels:
-        curves = ("curves", "curves", _curves(outcome, figures))
-        sections.insert(1 if request.what.startswith("table") else 0, curves)
+        curves = [("curves", "curves", _curves(outcome.panels, None, figures))]
+        if measured := _with_accuracy(outcome):
+            curves.append(("accuracy", "test accuracy", _curves(measured, ACCURACY, figures)))
+        at = 1 if request.what.startswith("table") else 0
+        sections[at:at] = curves
     for number, (name, found) in enumerate(outcome.panels.items(), 1):
         known = facts.runs(found)
         html = f"{page.settings(found, known)}<details><summary>Runs</summary>{page.runs(known)}</details>\n"
@@ -65,10 +72,15 @@ def _page(request: Request, outcome: Outcome, notes: list[str]) -> str:
     return page.document(title, PAPER, [*sections, ("made", "how this was made", said)], figures)
 
 
-def _curves(outcome: Outcome, figures: Figures) -> str:
-    order = list(dict.fromkeys(label for found in outcome.panels.values() for label in found.results))
+def _with_accuracy(outcome: Outcome) -> dict[str, Comparison]:
+    """The panels whose accuracy on test samples was measured: the second metric of the manuscript's figures."""
+    return {title: found for title, found in outcome.panels.items() if ACCURACY in found.metrics()}
+
+
+def _curves(panels: dict[str, Comparison], metric: str | None, figures: Figures) -> str:
+    order = list(dict.fromkeys(label for found in panels.values() for label in found.results))
     text = ""
-    for title, found in outcome.panels.items():
-        chart = rounds_chart(found, found.metric, order)
+    for title, found in panels.items():
+        chart = rounds_chart(found, metric or found.metric, order)
         text += f"<h3>{e(title)}</h3>\n{figures.views([chart], 'panels')}"
     return text

@@ -1,4 +1,4 @@
-"""Table 1: clients, samples, samples per client and the dispersion of feature heat, beside the paper's."""
+"""Table 1: clients, samples, samples per client, dispersion and sparsity of feature heat, beside the paper's."""
 
 from __future__ import annotations
 
@@ -9,31 +9,47 @@ import numpy as np
 from fedsub.data import Clients
 from fedsub.data.heat import row_heat
 from fedsub.errors import ConfigError
+from fedsub.study.report import words as w
 from fedsub.study.reproduce.studies import Study, difference
 from fedsub.study.reproduce.tables import Table
 
-HEAD = ["task", "data", "", "clients", "samples", "samples per client", "feature heat dispersion"]
+SPARSITY = (
+    "Sparsity is the mean of n_m / N over the features that somebody has. The published ones are of the manuscript, "
+    "which does not say which features it counts."
+)
+HEAD = ["task", "data", "", "clients", "samples", "samples per client", "feature heat dispersion", "sparsity"]
 
 
-def dispersion(clients: Clients, features: tuple[str, ...] | None = None) -> float:
-    """Largest heat / smallest heat over the features of all columns, or of ``features`` alone.
+def feature_heat(clients: Clients, features: tuple[str, ...] | None = None) -> np.ndarray:
+    """The heat of every feature that somebody has: of all columns, or of ``features`` alone; float64.
 
     The heat of a feature is the number of clients with a sample that names it.
     """
     for name in features or ():
         if name not in clients.columns:
             raise ConfigError(f"The data has no column {name!r} to count heat by; it has {', '.join(clients.columns)}.")
-    low, high = np.inf, 0
+    found = []
     for space in clients.spaces.values():
         wanted = [c for c in space.columns if features is None or c in features]
         if not wanted:
             continue
         whole = len(wanted) == len(space.columns)
         heat = row_heat(space, clients.sizes) if whole else _heat(clients, space.size, wanted)
-        heat = heat[int(space.padding) :]
-        if heat.any():
-            low, high = min(low, int(heat[heat > 0].min())), max(high, int(heat.max()))
-    return high / low if high else float("nan")
+        found.append(heat[int(space.padding) :].astype(np.float64))
+    heat = np.concatenate(found or [np.zeros(0)])
+    return heat[heat > 0]
+
+
+def dispersion(clients: Clients, features: tuple[str, ...] | None = None) -> float:
+    """Largest heat / smallest heat over the features."""
+    heat = feature_heat(clients, features)
+    return float(heat.max() / heat.min()) if len(heat) else float("nan")
+
+
+def sparsity(clients: Clients, features: tuple[str, ...] | None = None) -> float:
+    """The mean of n_m / N over the features: which share of the clients a feature is of."""
+    heat = feature_heat(clients, features)
+    return float(heat.mean() / np.count_nonzero(clients.sizes)) if len(heat) else float("nan")
 
 
 def _heat(clients: Clients, size: int, columns: list[str]) -> np.ndarray:
@@ -50,16 +66,22 @@ def rows(study: Study, task: str, clients: Clients) -> tuple[list[list[str]], li
     """The paper's row and ours, as shown and as records."""
     paper = study.published
     each = clients.samples / len(clients)
-    spread = dispersion(clients, study.features)
+    spread, sparse = dispersion(clients, study.features), sparsity(clients, study.features)
     shown = [
         [study.name, paper.title, "published", f"{paper.clients:,}", f"{paper.samples:,}", f"{paper.per_client}",
-         f"{paper.dispersion:,}"],
-        ["", task, "here", f"{len(clients):,}", f"{clients.samples:,}", f"{each:.1f}", f"{spread:,.6g}"],
+         f"{paper.dispersion:,}", w.DASH if paper.sparsity is None else _percent(paper.sparsity)],
+        ["", task, "here", f"{len(clients):,}", f"{clients.samples:,}", f"{each:.1f}", f"{spread:,.6g}",
+         _percent(sparse)],
     ]  # fmt: skip
     common: dict[str, Any] = {"task": study.name, "data": task, "clients": len(clients), "samples": clients.samples}
     exact = common | {"samples_per_client": each, "dispersion": spread, "published_clients": paper.clients}
     exact |= {"published_samples": paper.samples, "published_samples_per_client": paper.per_client}
-    return shown, [exact | {"published_dispersion": paper.dispersion}]
+    exact |= {"published_dispersion": paper.dispersion, "sparsity": sparse}
+    return shown, [exact | {"published_sparsity": paper.sparsity}]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
 
 
 def table(found: list[tuple[Study, str, Clients]]) -> Table:
@@ -69,4 +91,5 @@ def table(found: list[tuple[Study, str, Clients]]) -> Table:
         made.rows += shown
         made.exact += exact
         made.notes.append(f"{task}: {difference(study, task)}.")
+    made.notes.append(SPARSITY)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +14,18 @@ from fedsub.privacy.noise import Walks
 from fedsub.study.audit import audit, chance, refuted
 
 
-def test_without_noise_every_guess_is_right() -> None:
-    found = audit(0.0, rounds=3, rate=1.0, canaries=300, delta=1e-12)
+@pytest.mark.parametrize("quantile", [None, 0.5])
+def test_without_noise_every_guess_is_right(quantile: float | None) -> None:
+    found = audit(0.0, rounds=3, rate=1.0, canaries=300, delta=1e-12, quantile=quantile)
     assert found.correct == found.guesses == 60
     assert found.lower > 2.5
     assert found.upper == math.inf
     assert found.lower == pytest.approx(-math.log(0.05 ** (-1 / 60) - 1), abs=0.02)  # p^60 = 5 %, ε = logit p
 
 
-@pytest.mark.parametrize("eager", [False, True])
-def test_with_noise_the_bound_is_below_the_accountant(eager: bool) -> None:
-    found = audit(3.0, rounds=20, rate=0.5, canaries=1000, eager=eager)
+@pytest.mark.parametrize("how", [{}, {"eager": True}, {"quantile": 0.5}])
+def test_with_noise_the_bound_is_below_the_accountant(how: dict[str, Any]) -> None:
+    found = audit(3.0, rounds=20, rate=0.5, canaries=1000, **how)
     assert 0.1 < found.lower < found.upper < 12
 
 

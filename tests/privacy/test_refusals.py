@@ -13,7 +13,7 @@ from fedsub.errors import ConfigError, MethodError, MissingExtra
 from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 
 CENTRAL, EAGER = fs.CentralDP(clip=0.5, noise=1.0), fs.CentralDP(clip=0.5, noise=1.0, eager=True)
-LOCAL = fs.LocalDP(clip=0.5, noise=2.0)
+QUANTILE, LOCAL = fs.CentralDP(clip=0.5, noise=1.0, quantile=0.5), fs.LocalDP(clip=0.5, noise=2.0)
 HEAT = fs.OverHolders("clients")
 samplers, servers = fs.sampling, fs.servers
 
@@ -41,6 +41,8 @@ REFUSED: dict[str, tuple[str, tuple[fs.Part, ...], dict[str, Any]]] = {
     "EMA": ("eager=True", (CENTRAL,), {"server": servers.EMA(0.9)}),
     "clipped rows": ("eager=True", (fs.ClipRows(1.0), CENTRAL), {}),
     "Scaffold": ("beside the update", (fs.ControlVariates(), CENTRAL), {}),
+    "Scaffold, quantile": ("beside the update", (fs.ControlVariates(), QUANTILE), {}),
+    "quantile, in a secure sum": ("does not go with SecureSum", (QUANTILE, fs.SecureSum(1.0)), {}),
     "FedNova": ("beside the update", (fs.NormalisedSteps(), CENTRAL), {}),
     "personal behind": ("put it before", (CENTRAL, fs.Personal(("out.*",))), {}),
     "sign": ("codec cannot be", (CENTRAL, Sign()), {}),
@@ -75,6 +77,9 @@ WORKS: dict[str, tuple[tuple[fs.Part, ...], dict[str, Any]]] = {
         }.items()
     },
     "eager clipped rows": ((fs.ClipRows(1.0), EAGER), {}),
+    "quantile, Adam": ((QUANTILE,), {"server": servers.Adam()}),
+    "quantile, clipped rows, top k": ((fs.ClipRows(1.0), QUANTILE, TopK(0.5, feedback=False)), {}),
+    "quantile, personal": ((fs.Personal(("out.*",)), QUANTILE), {}),
     "local": ((LOCAL,), {"sampler": fs.Uniform(4), "average": fs.OverHolders("samples")}),
     "local, sampled heat": ((LOCAL,), {"average": fs.OverSampledHolders()}),
     "local, sign": ((LOCAL, ErrorFeedbackSign()), {"sampler": fs.Uniform(4)}),

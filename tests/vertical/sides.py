@@ -13,6 +13,7 @@ import fedsub as fs
 from fedsub.vertical import Joined, LabelParty, Party
 
 SAMPLES, BATCH, STEPS, ROUNDS = 60, 13, 3, 4  # 46 are to train on: a pass is 4 batches, the last of 7
+OPTIONS: dict[str, Any] = {"rounds": ROUNDS, "steps": STEPS, "batch_size": BATCH}
 
 
 class Shop(nn.Module):

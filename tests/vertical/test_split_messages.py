@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sides import BATCH, ROUNDS, STEPS, clients, label, shop, world
+from sides import BATCH, OPTIONS, STEPS, clients, label, shop, world
 from test_split import played
 from torch import Tensor, nn
 
@@ -20,8 +20,6 @@ from fedsub.round import wire
 from fedsub.vertical import agreed, link
 from fedsub.vertical.agreed import batch_of
 from fedsub.vertical.link import Direct
-
-OPTIONS = {"rounds": ROUNDS, "steps": STEPS, "batch_size": BATCH}
 
 
 @pytest.fixture
@@ -225,8 +223,8 @@ def test_refusals_before_anything_is_sent() -> None:
         vertical.run(side, [party, party], **OPTIONS)
     with pytest.raises(ConfigError, match=r"a column 'town', where the activations"):
         vertical.run(side, [vertical.Party("town", party.bottom, party.data, party.parts, party.tables)], **OPTIONS)
+    far = vertical.Remote("shop", "127.0.0.1", 9)
     with pytest.raises(MethodError, match=r"need a secret: the seed is told"):
-        far = vertical.Remote("shop", "127.0.0.1", 9)
         vertical.run(label(3, ("shop",), protections=[vertical.Protection()]), [far], **OPTIONS)
     with pytest.raises(RunError, match=r"shop was not reached within 0 s"):
         vertical.run(side, [vertical.Remote("shop", "127.0.0.1", 9, patience=0)], **OPTIONS)

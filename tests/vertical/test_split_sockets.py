@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from certificates import Authority
-from sides import BATCH, ROUNDS, STEPS, world
+from sides import OPTIONS, world
 from test_split import central, gap, played
 
 from fedsub import vertical
 from fedsub.round.channels import Listener, client_tls, connect, server_tls
 from fedsub.vertical.serve import Server
-
-OPTIONS = {"rounds": ROUNDS, "steps": STEPS, "batch_size": BATCH}
 
 
 @contextmanager

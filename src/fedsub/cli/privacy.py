@@ -100,6 +100,7 @@ def audit(
     guesses: Annotated[float, typer.Option(help="Share of the canaries on which the attacker guesses.")] = 0.2,
     delta: Annotated[float, typer.Option(help="δ of both bounds.")] = 1e-5,
     eager: Annotated[bool, typer.Option("--eager", help="Noise for all rows in every round.")] = False,
+    quantile: Annotated[float | None, typer.Option(help="A clip norm that follows this quantile.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of coins, cohorts and noise.")] = 0,
     json: Json = False,
 ) -> None:
@@ -112,8 +113,9 @@ def audit(
     view = View(as_json=json)
     with view.busy("Training on canaries"):
         found = attack(
-            noise, rounds=rounds, rate=rate, canaries=canaries, guesses=guesses, delta=delta, eager=eager, seed=seed
-        )
+            noise, rounds=rounds, rate=rate, canaries=canaries, guesses=guesses, delta=delta, eager=eager,
+            quantile=quantile, seed=seed,
+        )  # fmt: skip
     view.line(f"{found.correct} of {found.guesses} guesses on {found.canaries:,} canaries are right")
     upper = f"{found.upper:.4g}" if found.upper < float("inf") else "none (without noise)"
     view.line(f"ε at δ = {delta:g}: above {found.lower:.4g} ({found.confidence:.0%}), below {upper} (accountant)")
@@ -149,6 +151,13 @@ def spent(
         budget = f"{one['budget']:g}" if "budget" in one else "none"
         table.add_row(path.name, on, f"{one['epsilon']:.4g}", f"{one['delta']:g}", budget, one["accountant"])
     view.console.print(table)
+    for path, one in found.items():
+        if clipping := one.get("clipping"):
+            view.line(
+                f"{path.name}: clip norm {clipping['clip']:.4g} at quantile {clipping['quantile']:g}; noise "
+                f"{clipping['noise']:.4g} × clip for updates, {clipping['bit_noise']:.4g} for the count of those below "
+                "it, both within ε"
+            )
     view.finish({str(path): one for path, one in found.items()})
 
 

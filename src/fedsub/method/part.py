@@ -30,6 +30,7 @@ class Work:
     scales: dict[str, float] = field(default_factory=dict)  # parameter -> its rate over ``lr``, where not 1
     client: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the clients keep
     server: dict[str, dict[str, Tree]] = field(default_factory=dict)  # part -> slot -> what the server sent of it
+    numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # part -> name -> the server's number
     padding: frozenset[str] = frozenset()  # tables whose first row, of every client, means nothing and never trains
     tables: frozenset[str] = frozenset()  # parameters whose rows are those that a client holds
     words: np.ndarray | None = None  # uint64 [c]: one random word per client and round
@@ -84,6 +85,7 @@ class Part:
     sent_slots: ClassVar[tuple[str, ...]] = ()  # of server_slots, those that clients read in ``work.server``
     payloads: ClassVar[tuple[str, ...]] = ()  # trees that `finish` adds to the message, each the size of the update
     numbers: ClassVar[tuple[str, ...]] = ()  # numbers that `finish` adds, one per client
+    sent_numbers: ClassVar[tuple[str, ...]] = ()  # numbers that the server keeps and sends to all who train
     codec: ClassVar[bool] = False  # whether it changes how the update is written; a method has one at most
     votes: ClassVar[bool] = False  # whether what it sends has lost its size: a factor would change nothing
     shrinks: ClassVar[bool] = False  # whether what its `finish` sends is never longer (in L2) than what it was given
@@ -149,6 +151,14 @@ class Part:
 
     def limit(self, update: Tree, total: Total) -> None:
         """Server: after every part's `combine`, bound in place what the server's step is given."""
+
+    def first_number(self, name: str) -> float:
+        """Server: what one of ``sent_numbers`` is before the first round."""
+        return 0.0
+
+    def next_numbers(self, numbers: Mapping[str, float], total: Total, round: int) -> dict[str, float]:
+        """Server, after the sum: ``sent_numbers`` for the rounds to come; those left out stay as they are."""
+        return {}
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class SecretSums:
             for tree, values in down.trees.items()
         }
         counts = {space: np.array([count]) for space, count in self.node.counts.items()}
-        return Downlink(down.round, down.who, counts, {MODEL: {}, **trees})
+        return Downlink(down.round, down.who, counts, {MODEL: {}, **trees}, down.numbers)
 
     def _add(self, message: wire.Envelope) -> bytes:
         if self.trained is None or self.counted is None or self.secure is None:

@@ -140,6 +140,7 @@ class ClientHalf:
                 work.server[part.key] = {
                     slot: self._spread(down.trees[f"{part.key}.{slot}"], group) for slot in part.sent_slots
                 }
+                work.numbers[part.key] = {name: down.numbers[f"{part.key}.{name}"] for name in part.sent_numbers}
                 work.client[part.key] = {
                     slot: self._lone(memory.read(f"{part.key}.{slot}", at), group) for slot in part.client_slots
                 }
@@ -273,7 +274,7 @@ def _twice(down: Downlink, tables: Collection[str]) -> Downlink:
         for tree, values in down.trees.items()
     }
     counts = {space: np.repeat(n, 2) for space, n in down.counts.items()}
-    return Downlink(down.round, down.who.take(np.zeros(2, np.int64)), counts, trees)
+    return Downlink(down.round, down.who.take(np.zeros(2, np.int64)), counts, trees, down.numbers)
 
 
 def _first(down: Downlink) -> Downlink:

@@ -16,7 +16,7 @@ from fedsub.method.codecs.wire import decode_rows, encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.round import wire
 from fedsub.round.messages import MODEL, UPDATE, Downlink, Uplink
-from fedsub.round.schema import CODED, Schema, expected
+from fedsub.round.schema import CODED, NUMBER, Schema, expected
 from fedsub.trees import Tree
 
 _PROBES = {"": 0, "all": wire.ALL_DATA, "batch": wire.ONE_BATCH}
@@ -54,7 +54,8 @@ class Letters:
             raise WireError(str(err)) from err
 
     def write_down(self, down: Downlink, accepted: int = 0) -> bytes:
-        tensors = {f"{tree}/{name}": value for tree, values in down.trees.items() for name, value in values.items()}
+        tensors = {f"{NUMBER}/{n}": torch.tensor(v, dtype=torch.float64) for n, v in down.numbers.items()}
+        tensors |= {f"{tree}/{name}": value for tree, values in down.trees.items() for name, value in values.items()}
         client, repeat = int(down.who.clients[0]), int(down.who.repeats[0])
         return wire.write(
             wire.Envelope(
@@ -71,12 +72,16 @@ class Letters:
         wire.check(message, expected(self.schema.down(bool(probe)), counts), run=self.run, client=client)
         check_finite(message.tensors)
         trees: dict[str, Tree] = {MODEL: {}}
+        numbers: dict[str, float] = {}
         for name, value in message.tensors.items():
             tree, _, parameter = name.partition("/")
-            trees.setdefault(tree, {})[parameter] = value
+            if tree == NUMBER:
+                numbers[parameter] = float(value)
+            else:
+                trees.setdefault(tree, {})[parameter] = value
         who = Cohort(np.array([client]), np.array([message.repeat]))
         held = {space: np.array([count]) for space, count in counts.items()}
-        return Downlink(message.round, who, held, trees, probe), message.accepted
+        return Downlink(message.round, who, held, trees, numbers, probe), message.accepted
 
     def write_up(self, uplink: Uplink, round: int, probe: str = "") -> bytes:
         client, repeat = int(uplink.who.clients[0]), int(uplink.who.repeats[0])

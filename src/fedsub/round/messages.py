@@ -30,6 +30,7 @@ class Downlink:
     who: Cohort  # numbers for randomness, never places in data
     counts: dict[str, np.ndarray]  # space -> |S(i)|, int64 [c]
     trees: dict[str, Tree]
+    numbers: dict[str, float] = field(default_factory=dict)  # "part.name" -> what parts keep at the server, for all
     probe: str = ""  # "": train; "all" or "batch": only the loss of all data or of one batch is asked for
 
 

@@ -95,8 +95,8 @@ class _Both(Remembered):
         moved = dict(server.moved) | {name: server.moved[table] for name, (_, table) in server.tables().items()}
         tables |= {f"client/{name}": value for name, value in here.memory.tensors.items()}
         moved |= {f"client/{name}": one for name, one in here.memory.moved.items()}
-        eager = server.noised is not None and server.noised.part.eager
-        super().__init__(server.small(), tables, moved, all_rows=server.rule.whole_tables or eager)
+        whole = server.noised is not None and server.noised.part.whole
+        super().__init__(server.small(), tables, moved, all_rows=server.rule.whole_tables or whole)
 
     @property
     def tracking(self) -> bool:

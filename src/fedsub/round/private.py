@@ -16,6 +16,7 @@ from fedsub.method.groups import Cohort
 from fedsub.method.part import Total
 from fedsub.method.parts import CentralDP, LocalDP
 from fedsub.method.parts.bounded import BoundedUpdate
+from fedsub.method.parts.central_dp import BELOW
 from fedsub.method.sampling import Poisson
 from fedsub.method.servers.add import Add
 from fedsub.method.servers.noised import LateNoise
@@ -24,6 +25,8 @@ from fedsub.objective.population import Population
 from fedsub.privacy.budget import Budget
 from fedsub.privacy.noise import Counted, Walks
 from fedsub.privacy.spending import Spend
+from fedsub.round.sums import Sums
+from fedsub.round.told import Told
 from fedsub.trees import Tree
 
 EPSILON = "privacy.epsilon"  # the metric: what was spent up to a round
@@ -113,9 +116,10 @@ class NoisedSums(Spending):
 
     def __init__(
         self, method: Method, part: CentralDP, population: Population, params: Tree, names: Sequence[str],
-        average: Callable[[], BoundAverage], *, seed: int, rounds: int | None,
+        average: Callable[[], BoundAverage], told: Told, *, seed: int, rounds: int | None,
     ):  # fmt: skip
         super().__init__(part, _of_heat(method, population))
+        self.told = told
         able = int((population.sizes > 0).sum())
         sampler = method.sampler
         self.expected = float(min(able, sampler.clients_per_round) if isinstance(sampler, Poisson) else able)
@@ -132,6 +136,11 @@ class NoisedSums(Spending):
                 f"epsilon={self.budget.epsilon:g} at delta={self.budget.delta:g} does not admit a single round with "
                 f"noise={float(self.noise):g} at rate {self.rate:g}{self.told_before}; raise noise or epsilon."
             )
+        self.noises()  # refuses a noise of bits that leaves nothing for updates
+
+    def noises(self) -> tuple[float, float]:
+        """Of the sum of updates, as a multiple of the clip norm, and of the count of those not longer than it."""
+        return self.part.noises_of(float(self.noise), self.expected)
 
     def _most(self, noise: float) -> int:
         return self.budget.times(Spend.gaussian("training", noise, rate=self.rate), self.before)
@@ -147,6 +156,15 @@ class NoisedSums(Spending):
 
     def admits_another(self) -> bool:
         return int(self.rounds) < self.most
+
+    def describe(self) -> dict[str, Any]:
+        described = super().describe()
+        if self.part.quantile is not None:  # how the noise of a round is shared out, and the clip norm of the next one
+            noise, bit_noise = self.noises()
+            described["clipping"] = {
+                "clip": self.clip, "quantile": self.part.quantile, "noise": noise, "bit_noise": bit_noise,
+            }  # fmt: skip
+        return described
 
     def small(self) -> dict[str, Tensor]:
         return {"privacy/noise": self.noise, "privacy/rounds": self.rounds}
@@ -166,15 +184,21 @@ class NoisedSums(Spending):
 
     def rule(self, server: Server) -> Server:
         """The method's server, with the noise that rows are owed."""
-        if self.part.eager or not float(self.noise):
+        if self.part.whole or not float(self.noise):
             return server
         assert isinstance(server, Add)
         return LateNoise(server, self._owed, frozenset(n for n in self.names if n in self.population.tables))
 
-    def noised(self, total: Total, round: int) -> Total:
+    @property
+    def clip(self) -> float:
+        """That of the round which is played."""
+        return self.told.values[f"{self.part.key}.clip"] if self.part.quantile is not None else self.part.clip
+
+    def noised(self, sums: Sums, round: int) -> Total:
         """The sum with the round's noise in it, to be divided by how many clients were expected."""
+        total = sums.total()
         values, rows = dict(total.values), dict(total.rows)
-        if self.part.eager:
+        if self.part.whole:
             for name in values.keys() & rows.keys():
                 whole = torch.zeros_like(self.params[name])
                 whole.index_copy_(0, rows[name].long(), values[name])
@@ -182,7 +206,15 @@ class NoisedSums(Spending):
             rows = {name: torch.arange(len(self.params[name]), device=at.device) for name, at in rows.items()}
         for name in values if float(self.noise) else ():
             values[name] = values[name] + self._noise(name, rows.get(name), round - 1, round)
-        return replace(total, values=values, rows=rows, weight=self.expected, count=round_half_up(self.expected))
+        numbers = {BELOW: self._below(sums, round) / self.expected} if self.part.quantile is not None else {}
+        count = round_half_up(self.expected)
+        return replace(total, values=values, rows=rows, numbers=numbers, weight=self.expected, count=count)
+
+    def _below(self, sums: Sums, round: int) -> float:
+        """Σ (b_i − ½) with its noise, drawn as that of a parameter more."""
+        bits, (_, noise) = sums.numbers.get(BELOW, 0.0), self.noises()
+        drawn = self.walks.dense(len(self.numbers), 1, round - 1 + self.offset, round + self.offset)
+        return bits + noise * float(drawn[0])
 
     def _noise(self, name: str, rows: Tensor | None, since: np.ndarray | int, until: int) -> Tensor:
         """Noise of a sum over some rounds: of rows of a table, or of a whole parameter."""
@@ -196,7 +228,7 @@ class NoisedSums(Spending):
             drawn = self.walks.rows(number, at, like[0].numel(), since, until).reshape(len(at), *like.shape[1:])
             if name in self.population.padding:  # everybody knows that it means nothing and stays as it is
                 drawn[at == 0] = 0.0
-        drawn *= float(self.noise) * self.part.clip
+        drawn *= self.noises()[0] * self.clip
         return torch.from_numpy(drawn).to(like)
 
     def _owed(self, name: str, rows: Tensor, since: Tensor, until: int) -> Tensor:
@@ -211,7 +243,7 @@ def round_half_up(number: float) -> int:
 
 def spending(
     method: Method, population: Population, params: Tree, names: Sequence[str], average: Callable[[], BoundAverage],
-    reports: Sequence[str], *, seed: int, rounds: int | None,
+    reports: Sequence[str], told: Told, *, seed: int, rounds: int | None,
 ) -> Spending | None:  # fmt: skip
     """What a method's part for differential privacy is at the server; None if it has none.
 
@@ -223,7 +255,7 @@ def spending(
     if reports:
         part.refuse_reports(method)
     if isinstance(part, CentralDP):
-        return NoisedSums(method, part, population, params, names, average, seed=seed, rounds=rounds)
+        return NoisedSums(method, part, population, params, names, average, told, seed=seed, rounds=rounds)
     assert isinstance(part, LocalDP)
     return OfClients(part, _of_heat(method, population), len(population))
 

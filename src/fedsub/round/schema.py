@@ -16,6 +16,7 @@ from fedsub.round.messages import MODEL, UPDATE
 from fedsub.trees import Tree
 
 CODED = "coded"  # the update as a codec writes it
+NUMBER = "number"  # one of what parts keep at the server and send to all
 REPORTS = "loss", "deviation"  # what a sampler may want to hear
 
 
@@ -57,9 +58,11 @@ class Schema:
         self.trees = dict.fromkeys((UPDATE, *payloads), self.shared)  # what is summed, and of which parameters
 
     def down(self, probe: bool = False) -> list[Field]:
-        """To a client: the shared parameters and, for training, what parts send along."""
+        """To a client: the shared parameters and, for training, the numbers and trees that parts send along."""
         slots = [] if probe else [f"{part.key}.{slot}" for part in self.parts for slot in part.sent_slots]
-        return [field for tree in (MODEL, *slots) for field in self.tree(tree, self.shared)]
+        told = [] if probe else [f"{part.key}.{name}" for part in self.parts for name in part.sent_numbers]
+        numbers = [Field(f"{NUMBER}/{name}", torch.float64, ()) for name in told]
+        return [*numbers, *[field for tree in (MODEL, *slots) for field in self.tree(tree, self.shared)]]
 
     def up(self, repeat: int = 0, probe: bool = False) -> list[Field]:
         """From a client: what is summed, and what the method declares to travel in the clear.

@@ -23,6 +23,7 @@ from fedsub.round.private import NoisedSums, spending
 from fedsub.round.remembered import Moved
 from fedsub.round.schema import Schema
 from fedsub.round.sums import Sums
+from fedsub.round.told import Told
 from fedsub.trees import Tree, put_rows, take_rows
 
 
@@ -54,9 +55,10 @@ class ServerHalf:
         self.sampler = method.sampler.bind(population.sizes)
         self.rule = method.server.fitted(method.sampler.share(len(population)), rounds)
         self.schema = Schema(method.parts, params, population.tables, self.sampler.reports)
+        self.told = Told(method.parts)
         self.private = spending(
             method, population, params, self.schema.shared, lambda: self.average, self.sampler.reports,
-            seed=seed, rounds=rounds,
+            self.told, seed=seed, rounds=rounds,
         )  # fmt: skip
         self.noised = self.private if isinstance(self.private, NoisedSums) else None
         if self.noised is not None:
@@ -127,9 +129,10 @@ class ServerHalf:
         for part in self.method.parts if not opened.probe else ():
             for slot in part.sent_slots:
                 trees[f"{part.key}.{slot}"] = self._rows(self.slots[part.key][slot], layout, where)
+        numbers = self.told.values if not opened.probe else {}
         counts = {space: rows.counts[where] for space, rows in layout.items()}
         who = opened.cohort.take(where)
-        return Downlink(opened.number, who, counts, trees, opened.probe)
+        return Downlink(opened.number, who, counts, trees, numbers, opened.probe)
 
     def _rows(self, whole: Tree, layout: Layout, where: slice) -> Tree:
         """What some clients hold of a tree like the model; dense parameters are the same for all."""
@@ -156,9 +159,7 @@ class ServerHalf:
                 f"{sums.refused} found NaN or infinity in what they would send. Sample more clients per round, lower "
                 "lr, or look at these clients' data."
             )
-        total = sums.total()
-        if self.noised is not None:
-            total = self.noised.noised(total, self._time(number))
+        total = sums.total() if self.noised is None else self.noised.noised(sums, self._time(number))
         total = replace(total, share=self.average.share(total))
         mean = {tree: self.average(sums.total(tree) if tree != UPDATE else total) for tree in sums.trees}
         for part in reversed(self.method.parts):
@@ -168,6 +169,7 @@ class ServerHalf:
                 self._put(self.slots[part.key][slot], tree, total.rows)
         for part in self.method.parts:
             part.limit(mean[UPDATE], total)
+        self.told.advance(total, number)
         if mean[UPDATE]:  # else everything is private
             # The rows are up to date: they have just been sent.
             self.rule.advance(self.params, mean[UPDATE], total.rows, self.state, self._time(number))
@@ -234,7 +236,8 @@ class ServerHalf:
         sampler = {f"sampler/{name}": torch.from_numpy(value) for name, value in self.sampler.state.items()}
         small = {name: value for name, (value, table) in self._kept().items() if table is None}
         spent = self.private.small() if self.private is not None else {}
-        return small | sampler | spent | {"rounds/skipped": self.skipped}
+        told = {f"number/{name}": value for name, value in self.told.tensors.items()}
+        return small | sampler | spent | told | {"rounds/skipped": self.skipped}
 
     def tables(self) -> dict[str, tuple[torch.Tensor, str]]:
         """What is saved by moved rows, and the table whose rows each shares."""

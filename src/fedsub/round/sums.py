@@ -85,5 +85,5 @@ class Sums:
             held={table: self.held[space] for table, space in self.tables.items() if space in self.held},
             weight=weight,
             count=self.count,
-            numbers={n: v / weight for n, v in self.numbers.items() if n not in ("weight", "count", "loss")},
+            numbers={n: v / weight for n, v in self.numbers.items() if n not in ("weight", "count", "loss") and weight},
         )

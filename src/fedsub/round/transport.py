@@ -105,10 +105,12 @@ class Transport(Protocol):
 
 def play(server: ServerHalf, transport: Transport, number: int) -> RoundReport:
     """One round: choose, send, train, sum, average, step."""
-    probes = Probes(server, transport, number)
+    probes, told = Probes(server, transport, number), server.told.measured
     cohort = server.choose(number, probes)
     if not len(cohort):
-        return RoundReport(cohort.clients, float("nan"), nobody(), nobody(), nobody(), nobody(), *probes.costs)
+        return RoundReport(
+            cohort.clients, float("nan"), nobody(), nobody(), nobody(), nobody(), *probes.costs, measured=told
+        )  # fmt: skip
     opened = server.open(number, cohort, transport.rows(number, cohort))
     answers = transport.exchange(opened)
     if answers.sums is None:
@@ -119,5 +121,5 @@ def play(server: ServerHalf, transport: Transport, number: int) -> RoundReport:
     transport.accept(number, answers)
     return RoundReport(
         cohort.clients, answers.loss, answers.down, answers.up, answers.lost(len(cohort)), answers.refusing,
-        *probes.costs, measured=answers.measured, notes=answers.notes,
+        *probes.costs, measured=told | answers.measured, notes=answers.notes,
     )  # fmt: skip

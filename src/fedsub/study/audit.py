@@ -36,7 +36,9 @@ from fedsub.objective.objective import Objective
 from fedsub.round.evaluate import Evaluate
 from fedsub.running.run import run
 
-CLIP = 1e-3  # rows stay near 0, where the gradient of the loss has the same size whatever happens
+# Rows stay near 0, where the gradient of the loss has the same size (½) whatever happens. A clip norm that moves ends
+# at that size, which divided by the clients of a round still is little.
+CLIP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,14 @@ def audit(
     delta: float = 1e-5,
     accountant: str = "pld",
     eager: bool = False,
+    quantile: float | None = None,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Audit:
     """Train with `CentralDP` on canaries and say what the trained rows give away.
 
     ``guesses`` is the share of canaries of which the attacker says anything: half of them the highest rows, half the
-    lowest.
+    lowest. With ``quantile`` the clip norm moves (`CentralDP`).
     """
     check_whole("canaries", canaries, 20)
     for name, share in (("rate", rate), ("guesses", guesses), ("confidence", confidence)):
@@ -90,7 +93,7 @@ def audit(
         {"row": there, "label": there % 2}, offsets=np.arange(len(there) + 1),
         ids={"row": ["row"]}, label="label", sizes={"row": canaries},
     )  # fmt: skip
-    part = CentralDP(CLIP, noise, delta=delta, accountant=accountant, eager=eager)
+    part = CentralDP(CLIP, noise, delta=delta, accountant=accountant, eager=eager, quantile=quantile)
     method = Method(
         local=SGD(lr=1.0, local_steps=1, batch_size=1), parts=(part,), average=OverClients("clients"), server=Add(),
         sampler=Everyone() if rate == 1 else Poisson(expected), name="audit",

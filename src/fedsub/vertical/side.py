@@ -70,7 +70,7 @@ class Side:
 
     def inspect(self, samples: np.ndarray, others: Mapping[str, Tensor]) -> None:
         """Run the module once and look at what it reads and how; refuse what would run and be wrong."""
-        batch, _, leaves = self._fill(samples, others, 0)
+        batch = self._fill(samples, others, 0)[0]
         with torch.random.fork_rng():
             usage = probe(self.problem, self._training.module, batch)
         if usage.whole:

@@ -37,7 +37,7 @@ from fedsub.trees import Tree
 from fedsub.vertical import agreed
 from fedsub.vertical.link import Link
 from fedsub.vertical.protection import Protection, protected
-from fedsub.vertical.side import Side
+from fedsub.vertical.side import Opened, Side
 
 
 class Joined(nn.Module):
@@ -110,8 +110,8 @@ class LabelHalf(Trains):
         moved |= self.side.moved
         for link in method.links:
             if link.half is not None:
-                for all_of, theirs in zip((small, tables, moved), link.half.kept(), strict=True):
-                    all_of.update(theirs)
+                theirs = link.half.kept()
+                small, tables, moved = small | theirs[0], tables | theirs[1], {**moved, **theirs[2]}
         whole = method.optimiser.whole_tables or any(k.half and k.half.rule.whole_tables for k in method.links)
         self.state = Remembered(small, tables, moved, all_rows=bool(whole))
 
@@ -193,17 +193,17 @@ class LabelHalf(Trains):
         sent = {}
         for (link, z), gradient in zip(came.items(), found[len(leaves) :], strict=True):
             gradient = torch.zeros_like(z) if gradient is None else gradient
-            sent[link] = self._protected(gradient, opened.batch, step, link)
+            sent[link] = self._protected(gradient, opened, step, link)
         return float(loss.detach()), sent
 
-    def _protected(self, gradient: Tensor, batch: Mapping[str, Tensor], step: int, link: Link) -> Tensor:
+    def _protected(self, gradient: Tensor, opened: Opened, step: int, link: Link) -> Tensor:
         if not self.method.protections:
             return gradient
         if self.label is None:
             raise ObjectiveError("Protections need the labels, and this loss does not say which column has them.")
         flat = gradient.flatten(1) if gradient.ndim > 1 else gradient[:, None]
-        changed = protected(self.method.protections, flat, dict.__getitem__(batch, self.label), self.secret, step,
-                            link.number)  # fmt: skip
+        labels = opened.batch[self.label]
+        changed = protected(self.method.protections, flat, labels, self.secret, step, link.number)
         return changed.reshape(gradient.shape)
 
     def _nothing(self, count: int) -> Tree:

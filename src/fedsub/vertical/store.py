@@ -1,4 +1,4 @@
-"""What a feature party keeps on its disk: a run directory like any other, with checkpoints that the label party asks for.
+"""What a feature party keeps on its disk: a run directory like any other, with checkpoints when it is asked to.
 
 The label party asks every feature party to save a round before it saves that round itself. So whatever round the label
 party goes on from, the others have it, and all go on from the same one.

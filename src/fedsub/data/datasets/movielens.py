@@ -48,8 +48,8 @@ def movielens(
     """
     folder = Path(path)
     with Source(path) as source:
-        ratings, users = _read(source, "ratings", RATINGS), _read(source, "users", USERS)
-        movies = _read(source, "movies", MOVIES) if genres == "list" else None
+        ratings, users = read_table(source, "ratings", RATINGS), read_table(source, "users", USERS)
+        movies = read_table(source, "movies", MOVIES) if genres == "list" else None
     joined = ratings.join(users, on="user_id", how="left", maintain_order="left")
     if len(joined) != len(ratings):
         raise DataError(f"{folder}: the users table lists a user more than once; expected one row per user.")
@@ -66,7 +66,7 @@ def movielens(
     titles, movie = np.unique(joined["movie_id"].to_numpy(), return_inverse=True)
     label = (joined["rating"] >= positive).to_numpy()
     extra = {"timestamp": joined["timestamp"].to_numpy()}
-    known, of_movie = (None, None) if movies is None else _genres(movies, titles, folder)
+    known, of_movie = (None, None) if movies is None else genres_of(movies, titles, folder)
     clients = build(
         joined["user_id"].to_numpy(), gender, age, movie, label, movies=len(titles), extra=extra,
         genre=None if of_movie is None else of_movie[movie], genres=0 if known is None else len(known),
@@ -110,7 +110,7 @@ def build(
     )  # fmt: skip
 
 
-def _genres(movies: pl.DataFrame, wanted: Array, folder: Path) -> tuple[Array, Array]:
+def genres_of(movies: pl.DataFrame, wanted: Array, folder: Path) -> tuple[Array, Array]:
     """The names of genres, "" first, and the genres of every wanted movie, int64 [movies, width] filled up with 0."""
     of = dict(zip(movies["movie_id"].to_list(), movies["genres"].to_list(), strict=True))
     for movie in wanted.tolist():
@@ -125,8 +125,9 @@ def _genres(movies: pl.DataFrame, wanted: Array, folder: Path) -> tuple[Array, A
     return names, out
 
 
-def _read(source: Source, table: str, schema: Schema) -> pl.DataFrame:
+def read_table(source: Source, table: str, schema: Schema, unused: tuple[str, ...] = UNUSED) -> pl.DataFrame:
+    """A table of the release; of a Parquet file without the columns that are not needed."""
     file = source.need(f"{table}.parquet", f"{table}.dat", home=HOME)
     if file.suffix == ".dat":
         return Text(file, schema, "::", encoding="latin-1").collect()
-    return parquet(file, {name: kind for name, kind in schema.items() if name not in UNUSED})
+    return parquet(file, {name: kind for name, kind in schema.items() if name not in unused})

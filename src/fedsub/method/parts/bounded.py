@@ -62,7 +62,7 @@ class BoundedUpdate(Part):
         for other in method.parts:
             if isinstance(other, BoundedUpdate) and other is not self:
                 raise MethodError(f"{name} and {type(other).__name__} are two ways to hide the same; choose one.")
-            if other.payloads or other.numbers:
+            if other is not self and (other.payloads or other.numbers):
                 sent = ", ".join((*other.payloads, *other.numbers))
                 raise MethodError(
                     f"{type(other).__name__} sends something beside the update ({sent}), which {name} neither clips "
@@ -80,12 +80,9 @@ class BoundedUpdate(Part):
     def _check_after(self, other: Part) -> None:
         """Refuse a part that stands behind this one and breaks what it promises."""
 
-    def clipped(self, update: Tree, group: Group) -> Tree:
-        factors = (self.clip * SPARE / norms(update, group)).clamp_max(1.0)
-        return {name: value * group.spread(factors.to(value.dtype), name, value) for name, value in update.items()}
-
     def finish(self, message: Message, params: Tree, work: Any) -> None:
-        message.trees["update"] = self.clipped(message.trees["update"], work.group)
+        update = message.trees["update"]
+        message.trees["update"] = clipped(update, norms(update, work.group), self.clip, work.group)
 
 
 def norms(update: Tree, group: Group) -> Tensor:
@@ -94,6 +91,12 @@ def norms(update: Tree, group: Group) -> Tensor:
     for name, value in update.items():
         square = square.to(value.device) + group.total(name, value.double().square())
     return square.sqrt()
+
+
+def clipped(update: Tree, lengths: Tensor, clip: float, group: Group) -> Tree:
+    """Each client's update, none longer than ``clip``."""
+    factors = (clip * SPARE / lengths).clamp_max(1.0)
+    return {name: value * group.spread(factors.to(value.dtype), name, value) for name, value in update.items()}
 
 
 def changes_what_is_sent(part: Part) -> bool:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from fedsub.checks import check_flag, check_share, check_whole
+from fedsub.checks import check_flag, check_number, check_positive, check_share, check_whole
 from fedsub.errors import MethodError
 from fedsub.method.average import OverClients, OverHolders
-from fedsub.method.part import Part
-from fedsub.method.parts.bounded import BoundedUpdate, changes_what_is_sent, looks_at_rows_sent
+from fedsub.method.part import Message, Part, Total, Work
+from fedsub.method.parts.bounded import BoundedUpdate, changes_what_is_sent, clipped, looks_at_rows_sent, norms
 from fedsub.method.sampling import Everyone, Poisson
 from fedsub.method.servers.add import Add
 from fedsub.method.slots import Method
 from fedsub.privacy.accounting import calibrate
+from fedsub.privacy.adaptive import next_clip, noise_of_values, usual_bit_noise
 from fedsub.privacy.spending import Spend
+from fedsub.trees import Tree
+
+BELOW = "central.below"  # the number that clients tell: ½ where their update was not longer than the clip norm, else −½
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,20 @@ class CentralDP(BoundedUpdate):
     a server that adds can do that; others need ``eager``, which draws noise for every row in every round.
     N/n_m from exact heat tells who holds what; it is refused unless ``public_heat`` says that heat is no secret.
 
+    ``quantile``: the clip norm begins at ``clip`` and follows that quantile of the norms of clients' updates, at the
+    rate ``clip_rate``; 0.5 clips half of them. Clients tell whether they were clipped, and that count has noise of its
+    own, ``bit_noise``, which is within the same budget: updates get a little more (`fedsub.privacy.adaptive`). It is
+    eager by itself: of what a row is owed, every round would have another size.
+
     ``secret``: a key of at least 16 random bytes, from which noise and cohorts are drawn by ChaCha20. Without one they
     come from the seed, which is for simulation: whoever knows it can subtract the noise.
     """
 
     eager: bool = False
     public_heat: bool = False
+    quantile: float | None = None
+    clip_rate: float = 0.2
+    bit_noise: float | None = None
     noises: ClassVar[bool] = True
 
     @property
@@ -53,6 +66,54 @@ class CentralDP(BoundedUpdate):
         super().__post_init__()
         check_flag("eager of CentralDP", self.eager)
         check_flag("public_heat of CentralDP", self.public_heat)
+        check_positive("clip_rate of CentralDP", self.clip_rate)
+        if self.quantile is not None and not 0 < check_number("quantile of CentralDP", self.quantile) < 1:
+            raise MethodError(
+                f"quantile of CentralDP is the share of updates that are not clipped, between 0 and 1; got "
+                f"{self.quantile!r}. Give 0.5 to clip half of them."
+            )
+        if self.bit_noise is not None:
+            check_positive("bit_noise of CentralDP", self.bit_noise)
+            if self.quantile is None:
+                raise MethodError("bit_noise of CentralDP is for a clip norm that moves; give quantile, too.")
+            if self.noise is not None:
+                noise_of_values(self.noise, self.bit_noise)
+
+    @property
+    def whole(self) -> bool:
+        """Whether noise is drawn for every row in every round."""
+        return self.eager or self.quantile is not None
+
+    @property
+    def numbers(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return ("below",) if self.quantile is not None else ()
+
+    @property
+    def sent_numbers(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return ("clip",) if self.quantile is not None else ()
+
+    def first_number(self, name: str) -> float:
+        return self.clip
+
+    def finish(self, message: Message, params: Tree, work: Work) -> None:
+        if self.quantile is None:
+            super().finish(message, params, work)
+            return
+        update, clip = message.trees["update"], work.numbers[self.key]["clip"]
+        lengths = norms(update, work.group)
+        message.trees["update"] = clipped(update, lengths, clip, work.group)
+        message.numbers[BELOW] = (lengths <= clip).double() - 0.5
+
+    def next_numbers(self, numbers: Mapping[str, float], total: Total, round: int) -> dict[str, float]:
+        assert self.quantile is not None
+        return {"clip": next_clip(numbers["clip"], total.numbers[BELOW] + 0.5, self.quantile, self.clip_rate)}
+
+    def noises_of(self, noise: float, expected: float) -> tuple[float, float]:
+        """(noise of the sum as a multiple of the clip norm, noise of the count) where all is to cost ``noise``."""
+        if self.quantile is None or not noise:
+            return noise, 0.0
+        bit_noise = usual_bit_noise(expected, noise) if self.bit_noise is None else self.bit_noise
+        return noise_of_values(noise, bit_noise), bit_noise
 
     @classmethod
     def calibrated(
@@ -83,7 +144,7 @@ class CentralDP(BoundedUpdate):
             )
         super().check(method)
         self._check_average(method)
-        if not self.eager:
+        if not self.whole:
             if type(method.server) is not Add or method.server.momentum:
                 raise MethodError(
                     f"Noise for rows that nobody sent can be made up later only where the server adds; "

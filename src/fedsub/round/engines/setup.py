@@ -27,6 +27,7 @@ from fedsub.round.engines.serial import Serial
 from fedsub.round.layout import asked_of
 from fedsub.round.memory import Memory, origin_in
 from fedsub.round.messages import MODEL, UPDATE, Downlink, Kept, Uplink
+from fedsub.round.told import Told
 from fedsub.torch_private import reason, untested
 from fedsub.trees import Tree, take_rows
 
@@ -135,7 +136,7 @@ class Trial:
             for part in self.method.parts:
                 for slot in part.sent_slots:
                     trees[f"{part.key}.{slot}"] = {n: self._slot(n, v, slots, asked, where) for n, v in model.items()}
-            return Downlink(number, self.who.take(who), counts, trees)
+            return Downlink(number, self.who.take(who), counts, trees, Told(self.method.parts).values)
 
         return down
 

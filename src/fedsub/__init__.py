@@ -185,7 +185,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     name: f"{room}.{name}" if room else name
     for room, names in {
-        "": ("errors", "methods", "privacy"),
+        "": ("errors", "methods", "privacy", "vertical"),
         "data": ("datasets", "heat", "twins"),
         "families": ("factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fedsub.objective.objective import Objective
     from fedsub.privacy.budget import Budget
     from fedsub.round.evaluate import Evaluate
+    from fedsub.round.norms import Norms
     from fedsub.round.ranking import Ranking
     from fedsub.running.callbacks import Callback, Progress
     from fedsub.running.load import Trained, load
@@ -82,6 +83,7 @@ __all__ = [
     "Method",
     "Metric",
     "NormalisedSteps",
+    "Norms",
     "Objective",
     "OverClients",
     "OverHolders",
@@ -167,6 +169,7 @@ _HOMES = {
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),
+    "round.norms": ("Norms",),
     "round.ranking": ("Ranking",),
     "running.callbacks": ("Callback", "Progress"),
     "running.trackers": ("MLflow", "TensorBoard", "WandB"),

@@ -1,4 +1,4 @@
-"""What is said of a configuration that is wrong: where, what was seen, what is expected."""
+"""What is wrong with a configuration, in sentences that say where, what was seen and what is expected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedsub.errors import nearest
 
 
 def explain(error: ValidationError, origin: str, root: type[BaseModel]) -> str:
-    """What is wrong with the tables of a configuration of the type ``root``, a line for each."""
+    """All complaints about a configuration of the form ``root``, a line each."""
     lines: dict[str, str] = {}
     for item in error.errors(include_url=False):
         path, annotation = _follow(item["loc"], root)
@@ -30,7 +30,9 @@ def explain(error: ValidationError, origin: str, root: type[BaseModel]) -> str:
         else:
             expected = " or ".join(words(annotation))
             lines.setdefault(name, f"{name} is {show(item['input'])}, expected {expected}.")
-    return f"{origin}: " + "\n".join(lines.values())
+    # Of a setting that may be a number or a table, what is wrong within the table says it all.
+    kept = [line for name, line in lines.items() if not any(other.startswith(f"{name}.") for other in lines)]
+    return f"{origin}: " + "\n".join(kept)
 
 
 def _follow(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[list[str], Any]:
@@ -38,7 +40,11 @@ def _follow(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[list[str
     path: list[str] = []
     annotation: Any = root
     for step in loc:
-        if section := _section(annotation):
+        if _several(annotation) and (section := _section(annotation)):
+            if step != section.__name__:
+                break
+            annotation = section
+        elif section := _section(annotation):
             path.append(str(step))
             field = section.model_fields.get(str(step))
             if field is None:
@@ -50,6 +56,12 @@ def _follow(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[list[str
         else:
             break
     return path, annotation
+
+
+def _several(annotation: Any) -> bool:
+    """Whether it may be one thing or another, so that pydantic names which one it tried."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    return len([member for member in members if member is not NoneType]) > 1
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
@@ -69,7 +81,7 @@ def _nearest(path: list[str], root: type[BaseModel]) -> str:
     for name, section in sections.items():
         if path[-1] in section.model_fields and len(path) <= 2:
             return f"did you mean '{name}.{path[-1]}'?"
-    own: type[BaseModel] = root
+    own = root
     for step in path[:-1]:
         if step in own.model_fields:  # else it is a name that the user chose
             own = _section(own.model_fields[step].annotation) or _of_table(own.model_fields[step].annotation) or own

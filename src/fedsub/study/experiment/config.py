@@ -195,6 +195,13 @@ class Rank(Section):
     seed: int | None = None
 
 
+class Slopes(Section):
+    """The settings of `fedsub.Norms`."""
+
+    at: Count | list[int] = 10
+    weighting: Literal["samples", "clients"] = "samples"
+
+
 class Evaluation(Section):
     """``metrics``: functions of the user's own, "file.py:function", or {name = "file.py:function"}."""
 
@@ -204,6 +211,7 @@ class Evaluation(Section):
     slices: dict[str, Slice] = {}
     metrics: list[str] | dict[str, str] | None = None
     ranking: Rank | None = None
+    norms: Count | list[int] | Slopes | None = None
 
 
 class Tune(Section):

@@ -21,8 +21,8 @@ from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, Loss
 from fedsub.objective.metric import Answers, Metric, metrics_of
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import columns_to
-from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.norms import GradientNorms, Norms
+from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
 from fedsub.round.score import Scorer

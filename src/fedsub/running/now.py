@@ -14,8 +14,8 @@ from fedsub.method.training import Trains
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import template
 from fedsub.round.evaluate import Evaluate, Evaluator
-from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.norms import Norms
+from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.trees import Tree
 
 

@@ -16,16 +16,19 @@ from test_split import central, gap, played
 
 from fedsub import vertical
 from fedsub.round.channels import Listener, client_tls, connect, server_tls
+from fedsub.vertical.link import PartyLost
 from fedsub.vertical.serve import Server
 
 
 @contextmanager
-def served(half: vertical.FeatureHalf, authority: Authority) -> Iterator[tuple[int, list[str], threading.Thread]]:
+def served(
+    half: vertical.FeatureHalf, authority: Authority, only: str | None = None
+) -> Iterator[tuple[int, list[str], threading.Thread]]:
     """(port, what it told, its thread) of a party that only takes a label party with a certificate."""
     certificate, key = authority.issue(half.party.name)
     listener = Listener(tls=server_tls(certificate, key, clients=authority.file), timeout=10)
     told: list[str] = []
-    server = Server(half, listener, told.append)
+    server = Server(half, listener, told.append, only)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -83,3 +86,15 @@ def test_strangers_do_not_hold_up_a_run(tmp_path: Path) -> None:
     here = played(1).result.params
     assert all(torch.equal(v, here[n]) for n, v in found.result.params.items())
     assert [said for said in told if said.startswith("joined")] == ["joined by label"]
+
+
+def test_another_party_is_not_the_label_party(tmp_path: Path) -> None:
+    """Its certificate is of the same authority; what counts is the name in it."""
+    side, others = world(1)
+    authority = Authority(tmp_path / "keys")
+    half = vertical.FeatureHalf(others[0])
+    with served(half, authority, "publisher") as (port, told, _):
+        with pytest.raises(PartyLost, match="shop is lost"):
+            vertical.run(side, [remote("shop", port, authority)], **OPTIONS)
+        assert told == ["refused label: only publisher may join"]
+    assert half.refused == 1

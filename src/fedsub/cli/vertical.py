@@ -27,6 +27,13 @@ Authority = Annotated[
     Path | None,
     typer.Option(help="Who must have signed the other side's certificate (PEM).", metavar="FILE", rich_help_panel=LINE),
 ]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        help="With --listen: the common name of the certificate that may connect. Default: any of the authority's.",
+        metavar="NAME", rich_help_panel=LINE,
+    ),
+]  # fmt: skip
 Plain = Annotated[
     bool, typer.Option("--without-tls", help="Anybody on the way can read and change it.", rich_help_panel=LINE)
 ]
@@ -53,6 +60,7 @@ def align(
     certificate: Certificate = None,
     key: Key = None,
     authority: Authority = None,
+    only: Only = None,
     without_tls: Plain = False,
     count_only: Annotated[bool, typer.Option("--count-only", help="Only how many ids are shared.")] = False,
     out: Annotated[
@@ -66,7 +74,7 @@ def align(
     from fedsub.cli.vertical_runs import Line
     from fedsub.cli.vertical_runs import align as run_align
 
-    line = Line(listen, connect, certificate, key, authority, without_tls)
+    line = Line(listen, connect, certificate, key, authority, without_tls, only)
     run_align(file, id, line, count_only=count_only, out=out, view=View(as_json=json))
 
 
@@ -99,6 +107,7 @@ def run(
     certificate: Certificate = None,
     key: Key = None,
     authority: Authority = None,
+    only: Only = None,
     without_tls: Plain = False,
     data: Annotated[str | None, typer.Option(help="Folder with a task's data.", metavar="DIR")] = None,
     scale: Annotated[float | None, typer.Option(help="Size of a task's data; 1 is full size.")] = None,
@@ -163,7 +172,8 @@ def run(
         return
     if lines or listen is None:
         raise ConfigError(f"{party} is a feature party: it waits for the label party, --listen HOST:PORT.")
-    feature(study, party, Line(listen, None, certificate, key, authority, without_tls), view, out, resume)
+    line = Line(listen, None, certificate, key, authority, without_tls, only)
+    feature(study, party, line, view, out, resume)
 
 
 def _named(text: str, names: list[str]) -> tuple[str, str]:

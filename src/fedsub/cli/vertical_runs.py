@@ -44,6 +44,7 @@ class Line:
     key: Path | None
     authority: Path | None
     without_tls: bool
+    only: str | None = None  # the common name that the certificate of who connects must have
 
     def __post_init__(self) -> None:
         if (self.listens is None) == (self.connects is None):
@@ -56,6 +57,8 @@ class Line:
                 "A line needs --certificate, --key and --authority (docs/vertical.md), or --without-tls where nobody "
                 "else can reach it."
             )
+        if self.only is not None and (self.without_tls or self.listens is None):
+            raise ConfigError("--only names who may connect by a certificate; it goes with --listen and with TLS.")
         _ = self.address
 
     @property
@@ -94,6 +97,10 @@ class Line:
             channel = listener.accept()
             assert channel is not None
             with channel:
+                if self.only is not None and channel.name != self.only:
+                    raise ConfigError(
+                        f"{channel.name!r} connected, and only {self.only!r} may; nothing was sent to it."
+                    )
                 yield channel
 
 
@@ -186,7 +193,7 @@ def feature(study: Study, name: str, line: Line, view: View, out: Path | None, r
     half = FeatureHalf(party, out, resume=resume and out.exists())
     assert half.store is not None
     with _stopping(view, out), closing(half.store), line.listener(view) as listener:
-        serve(half, listener, view.note)
+        serve(half, listener, view.note, line.only)
     view.line(f"Trained: {out}")
     view.finish({"command": "vertical run", "party": name, "out": str(out), "refused": half.refused})
 

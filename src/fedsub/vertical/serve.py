@@ -1,7 +1,8 @@
 """A feature party as a process: it listens, and answers the label party until training is over.
 
 Whoever says JOIN last is the label party; a line that it leaves behind when it is killed holds up nobody. Who may
-connect is for TLS to say (`fedsub.round.channels.server_tls` with ``clients=``).
+connect is for TLS to say (`fedsub.round.channels.server_tls` with ``clients=``); of those, ``only`` names the one that
+is the label party, by the common name of its certificate.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ Told = Callable[[str], None]
 class Server:
     """Answers on one line at a time. ``tell`` hears what happens, in sentences."""
 
-    def __init__(self, half: FeatureHalf, listener: Listener, tell: Told = lambda sentence: None):
-        self.half, self.listener, self.tell = half, listener, tell
+    def __init__(
+        self, half: FeatureHalf, listener: Listener, tell: Told = lambda sentence: None, only: str | None = None
+    ):  # fmt: skip
+        self.half, self.listener, self.tell, self.only = half, listener, tell, only
         self._turn = threading.Lock()
         self._current: Tcp | None = None
         self._over = threading.Event()
@@ -74,12 +77,18 @@ class Server:
             self.half.refused += 1
             self.tell(f"refused, for it does not begin with JOIN: {err}")
             return
+        if self.only is not None and channel.name != self.only:
+            self.half.refused += 1
+            self.tell(f"refused {channel.name or 'somebody without a certificate'}: only {self.only} may join")
+            return
         before, self._current = self._current, channel
         self.tell(f"joined by {channel.name or 'a label party'}")
         if before is not None:
             before.close("another line took its place")
 
 
-def serve(half: FeatureHalf, listener: Listener, tell: Told = lambda sentence: None) -> None:
-    """Answer the label party until training is over."""
-    Server(half, listener, tell).run()
+def serve(
+    half: FeatureHalf, listener: Listener, tell: Told = lambda sentence: None, only: str | None = None
+) -> None:  # fmt: skip
+    """Answer the label party until training is over; ``only`` is the common name that its certificate must have."""
+    Server(half, listener, tell, only).run()

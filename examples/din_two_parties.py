@@ -4,8 +4,8 @@
     python examples/din_two_parties.py ~/data/movielens-1m --users 2000 --seeds 3  MovieLens-1M
 
 "candidate" has the film, its genres and the label; "sequence" has the last 20 films that a person liked. The history
-crosses as embeddings, [b, 20, 17]; the candidate stays where the labels are. Beside it: the same network, the same first
-values and batches, trained by plain PyTorch on the joined columns; and the candidate's party alone.
+crosses as embeddings, [b, 20, 17]; the candidate stays where the labels are. Beside it stand the same network, with the
+same first values and batches, trained by plain PyTorch on the joined columns, and the candidate's party alone.
 """
 
 from __future__ import annotations

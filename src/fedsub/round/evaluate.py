@@ -150,7 +150,7 @@ class Evaluator:
                 raise ConfigError(f"The slice {name!r} {seen}; {nearest(part.split, splits)}")
         for name, clients in splits.items():
             for space in problem.spaces.values():
-                if not _same_numbering(clients.spaces.get(space.name), space):
+                if not same_numbering(clients.spaces.get(space.name), space):
                     raise ConfigError(
                         f"The split {name!r} numbers the rows of {space.name!r} otherwise than the training data, so "
                         "its ids would mean other rows; make all splits from the same data, with Clients.split."
@@ -360,7 +360,8 @@ def _at_hand(model: Evaluated) -> Tree | PersonalModel:
     return model
 
 
-def _same_numbering(one: Space | None, other: Space) -> bool:
+def same_numbering(one: Space | None, other: Space) -> bool:
+    """Whether the rows of two spaces stand for the same ids."""
     if one is None or one.size != other.size or one.padding != other.padding:
         return False
     if one.vocabulary is None or other.vocabulary is None:

@@ -9,6 +9,7 @@ from fedsub.vertical.align import Alignment, intersect
 from fedsub.vertical.data import AdsWorld, Sides, expected_auc, held_out, movielens_sides
 from fedsub.vertical.link import PartyLost, Remote
 from fedsub.vertical.party import FeatureHalf, Party
+from fedsub.vertical.predict import predict
 from fedsub.vertical.protection import Draws, Protection
 from fedsub.vertical.protections import (
     GradientMixup,
@@ -25,5 +26,5 @@ from fedsub.vertical.split import Joined
 __all__ = [
     "AdsWorld", "Alignment", "Draws", "FeatureHalf", "GradientMixup", "GradientProjection", "IsotropicNoise", "Joined",
     "LabelParty", "Marvell", "MaxNormNoise", "NormAlignment", "Outcome", "Party", "PartyLost", "Protection", "Remote",
-    "Sides", "expected_auc", "held_out", "intersect", "movielens_sides", "read_protections", "run",
+    "Sides", "expected_auc", "held_out", "intersect", "movielens_sides", "predict", "read_protections", "run",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from fedsub.objective.losses import Batch
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round import wire
+from fedsub.round.evaluate import same_numbering
 from fedsub.round.letters import check_finite
 from fedsub.round.quiet import one_thread, same_random_state
 from fedsub.round.remembered import Moved, Remembered
@@ -73,6 +74,12 @@ class Party:
             if not isinstance(part, Clients):
                 raise ConfigError(f"{name} of {self.name} must be Clients, got a {type(part).__name__}.")
             agreed.ids_digest(part, self.name)
+            for space, own in self.data.spaces.items():
+                if not same_numbering(part.spaces.get(space), own):
+                    raise ConfigError(
+                        f"{name} of {self.name} numbers the rows of {space!r} otherwise than the training data; cut "
+                        "both from the same data, or read it with vocabulary= the training data."
+                    )
 
     @property
     def objective(self) -> Objective:
@@ -278,6 +285,14 @@ class FeatureHalf:
         agreed.JOIN: _join, agreed.BEGIN: _begin, agreed.FORWARD: _forward, agreed.BACK: _back, agreed.ASK: _ask,
         agreed.SAVE: _save, agreed.END: _end,
     }  # fmt: skip
+
+    def learned(self, values: Mapping[str, Tensor], step: int) -> None:
+        """Take what was learned up to a step."""
+        for name, value in self.params.items():
+            if name not in values or values[name].shape != value.shape:
+                raise WireError(f"What {self.party.name} learned has no {name} of the shape {list(value.shape)}.")
+            value.copy_(values[name])
+        self.at.fill_(step)
 
     def kept(self) -> tuple[Tree, Tree, Mapping[str, Moved]]:
         """What a simulation's checkpoint keeps of this party, by names that begin with the party's."""

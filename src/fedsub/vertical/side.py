@@ -148,6 +148,10 @@ class Side:
         for name, value in self.whole(step).items():
             if value is not self.params[name]:
                 self.params[name].copy_(value)
+        self.settled(step)
+
+    def settled(self, step: int) -> None:
+        """The parameters are those after a step, whatever the optimiser remembers."""
         self._whole = step, self.params
 
     def forget(self) -> None:
@@ -158,7 +162,8 @@ class Side:
         self, clients: Clients, samples: np.ndarray, others: Mapping[str, Tensor], step: int
     ) -> tuple[Tensor, dict]:
         """(output, batch) for samples of any part of the data, in eval mode with all that was learned."""
-        batch = columns_to(clients.gather(samples, self.columns, local=False), self.device)
+        there = [name for name in self.columns if name in clients.columns]  # of new samples the label is not known
+        batch = columns_to(clients.gather(samples, there, local=False), self.device)
         batch |= {"sample_mask": torch.ones(len(samples), device=self.device), **others}
         self._asked.fill(self.whole(step))
         with torch.no_grad():

@@ -13,7 +13,7 @@ name; `Joined` makes one of a bottom and a top.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -245,17 +245,24 @@ class Joint(Elsewhere):
         return self.half.side.whole(self.step)
 
     def answer(self, clients: Clients, chosen: np.ndarray) -> tuple[np.ndarray, Tensor]:
+        losses, outputs = [], []
+        for output, batch in self._said(clients, chosen):
+            values = self.half.problem.objective.loss(output, batch)
+            losses.append(values.expand(len(output)).double().cpu().numpy())
+            outputs.append(output.cpu())
+        return np.concatenate(losses), torch.cat(outputs)
+
+    def outputs(self, clients: Clients, chosen: np.ndarray) -> Tensor:
+        """The outputs alone, of samples whose labels need not be known."""
+        return torch.cat([output.cpu() for output, _ in self._said(clients, chosen)])
+
+    def _said(self, clients: Clients, chosen: np.ndarray) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         half = self.half
         half.stand_at(self.number)
-        losses, outputs = [], []
         for begin in range(0, len(chosen), agreed.AT_ONCE):
             samples = chosen[begin : begin + agreed.AT_ONCE]
             others = {k.name: half.activations(k, clients, samples) for k in half.z if k not in half.silent}
-            output, batch = half.side.say(clients, samples, others | half._nothing(len(samples)), self.step)
-            values = half.problem.objective.loss(output, batch)
-            losses.append(values.expand(len(samples)).double().cpu().numpy())
-            outputs.append(output.cpu())
-        return np.concatenate(losses), torch.cat(outputs)
+            yield half.side.say(clients, samples, others | half._nothing(len(samples)), self.step)
 
 
 def _of_seed(seed: int) -> Secret:

@@ -51,7 +51,7 @@ class Given(fs.Part):
 
 def path(result: fs.Result) -> np.ndarray:
     """The clip norm of every round."""
-    return np.array([record["central.clip"] for record in result.history[1:]])
+    return np.array([record["central_clip"] for record in result.history[1:]])
 
 
 def by_numpy(part: fs.CentralDP, per_round: int, seed: int) -> tuple[np.ndarray, float]:
@@ -97,7 +97,7 @@ def test_the_noise_of_bits_and_of_values() -> None:
     for seed in range(80):
         trainer = trainer_for(method(Given(), part, per_round=None), *world(), "serial", seed=seed)
         reports = [trainer.round(number) for number in (1, 2)]
-        clip = [report.measured["central.clip"] for report in reports]
+        clip = [report.measured["central_clip"] for report in reports]
         words = Cohort.of(np.arange(CLIENTS)).words(seed, rng.PART, 1)
         share = (lengths_of(words) <= 0.3).mean()
         bits.append((0.5 - np.log(clip[1] / clip[0]) / 0.2 - share) * CLIENTS / 1.5)

@@ -64,7 +64,7 @@ def test_they_are_sent_in_rounds_over_a_secure_sum() -> None:
 def test_they_follow_what_clients_tell() -> None:
     clients = item_data()
     result = fs.run(method(Fade()), bag(clients, dim=2), clients, rounds=3)
-    told = [record["fade.factor"] for record in result.history[1:]]
+    told = [record["fade_factor"] for record in result.history[1:]]
     assert told == [0.75, 0.5 * 0.75 + 0.1 * 3, 0.5 * (0.5 * 0.75 + 0.1 * 3) + 0.1 * 3]
 
 

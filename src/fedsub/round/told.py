@@ -30,6 +30,11 @@ class Told:
     def values(self) -> dict[str, float]:
         return {name: float(value) for name, value in self.tensors.items()}
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """For the record of a round: "part_name", without the dot of what is evaluated."""
+        return {name.replace(".", "_"): value for name, value in self.values.items()}
+
     def advance(self, total: Total, round: int) -> None:
         """What they are after a round, as their parts say."""
         for part, names in self._of:

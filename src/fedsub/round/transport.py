@@ -105,7 +105,7 @@ class Transport(Protocol):
 
 def play(server: ServerHalf, transport: Transport, number: int) -> RoundReport:
     """One round: choose, send, train, sum, average, step."""
-    probes, told = Probes(server, transport, number), server.told.values
+    probes, told = Probes(server, transport, number), server.told.measured
     cohort = server.choose(number, probes)
     if not len(cohort):
         return RoundReport(

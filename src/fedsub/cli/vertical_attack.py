@@ -28,8 +28,11 @@ def attack(
     ] = "ads",
     protect: Annotated[
         list[str] | None,
-        typer.Option(help="none, norm, maxnorm, iso:POWER, marvell:POWER, mixup:ALPHA, project:COSINE, or several "
-                     "with +. Repeatable. Default: one of each.", metavar="WORD"),
+        typer.Option(
+            help="none, norm, maxnorm, iso:POWER, marvell:POWER, mixup:ALPHA, project:COSINE, or several "
+            "with +. Repeatable. Default: one of each.",
+            metavar="WORD",
+        ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="How many seeds (3), or which (0,7,8).")] = "3",
     passes: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 4,
@@ -37,7 +40,7 @@ def attack(
     known: Annotated[int, typer.Option(min=1, help="Samples of either class whose labels the attacker knows.")] = 20,
     impressions: Annotated[int, typer.Option(min=100, help="Of ads: impressions; a tenth is clicked.")] = 400_000,
     aligned: Annotated[float, typer.Option(help="Of ads: share of clicks that both parties know.")] = 0.5,
-    users: Annotated[int, typer.Option(min=1, help="Of MovieLens-1M: so many users.")] = 1000,
+    users: Annotated[int, typer.Option(min=1, help="Of MovieLens-1M: so many users.")] = 500,
     out: Annotated[Path | None, typer.Option(help="attack.json, attack.csv and attack.png.", metavar="DIR")] = None,
     json: Json = False,
 ) -> None:

@@ -6,6 +6,8 @@ parties in a simulation.
 """
 
 from fedsub.vertical.align import Alignment, intersect
+from fedsub.vertical.attacks import Attacked, attack
+from fedsub.vertical.built import built
 from fedsub.vertical.data import AdsWorld, Sides, expected_auc, held_out, movielens_sides
 from fedsub.vertical.link import PartyLost, Remote
 from fedsub.vertical.party import FeatureHalf, Party
@@ -23,7 +25,8 @@ from fedsub.vertical.run import LabelParty, Outcome, run
 from fedsub.vertical.split import Joined
 
 __all__ = [
-    "AdsWorld", "Alignment", "Draws", "FeatureHalf", "GradientMixup", "GradientProjection", "IsotropicNoise", "Joined",
-    "LabelParty", "Marvell", "MaxNormNoise", "NormAlignment", "Outcome", "Party", "PartyLost", "Protection", "Remote",
-    "Sides", "expected_auc", "held_out", "intersect", "movielens_sides", "read_protections", "run",
+    "AdsWorld", "Alignment", "Attacked", "Draws", "FeatureHalf", "GradientMixup", "GradientProjection",
+    "IsotropicNoise", "Joined", "LabelParty", "Marvell", "MaxNormNoise", "NormAlignment", "Outcome", "Party",
+    "PartyLost", "Protection", "Remote", "Sides", "attack", "built", "expected_auc", "held_out", "intersect",
+    "movielens_sides", "read_protections", "run",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """A split model made from the data alone: an embedding per id and a hidden layer at every party, and a top.
 
-    bottom of a party    z = W₂ relu(W₁ [rows that its columns name, the mean of lists])
-    top                  logit = w · relu(V [z of the label party, z of the others])
+bottom of a party    z = W₂ relu(W₁ [rows that its columns name, the mean of lists])
+top                  logit = w · relu(V [z of the label party, z of the others])
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fedsub.checks import check_whole
 from fedsub.errors import ConfigError, nearest
 from fedsub.round.evaluate import Evaluate
+from fedsub.round.quiet import one_thread
 from fedsub.vertical.attacks import scores
 from fedsub.vertical.attacks.notes import Notes, Watching
 from fedsub.vertical.data.sides import labels
@@ -94,7 +95,10 @@ def attack(
             progress(name, seed)
             label, parties = make(seed)
             chosen = _curious(curious, parties)
-            metric, row = _attacked(replace(label, protections=some), parties, chosen, passes, batch_size, seed, known)
+            with one_thread():
+                metric, row = _attacked(
+                    replace(label, protections=some), parties, chosen, passes, batch_size, seed, known
+                )
             rows.append({"protection": name, "seed": seed, **row})
     settings = {
         "passes": passes, "batch_size": batch_size, "known": known, "seeds": list(seeds),

@@ -16,9 +16,9 @@ from fedsub.objective.losses import binary
 from fedsub.objective.models.columns import space_tables
 from fedsub.objective.models.embedding import EmbeddingModel
 from fedsub.vertical.data.sides import Sides
+from fedsub.vertical.joined import Joined
 from fedsub.vertical.party import Party
 from fedsub.vertical.run import LabelParty
-from fedsub.vertical.split import Joined
 
 DIM, HIDDEN, OUT, LR = 8, 16, 8, 0.005
 

@@ -11,7 +11,7 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import errors, methods, privacy
+    from fedsub import errors, methods, privacy, vertical
     from fedsub.data import Clients, datasets, heat, twins
     from fedsub.data.datasets import movielens
     from fedsub.data.twins import movielens_like
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fedsub.objective.objective import Objective
     from fedsub.privacy.budget import Budget
     from fedsub.round.evaluate import Evaluate
+    from fedsub.round.norms import Norms
     from fedsub.round.ranking import Ranking
     from fedsub.running.callbacks import Callback, Progress
     from fedsub.running.load import Trained, load
@@ -82,6 +83,7 @@ __all__ = [
     "Method",
     "Metric",
     "NormalisedSteps",
+    "Norms",
     "Objective",
     "OverClients",
     "OverHolders",
@@ -136,6 +138,7 @@ __all__ = [
     "theory",
     "tune",
     "twins",
+    "vertical",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported at first use, because torch takes seconds to load and
@@ -166,6 +169,7 @@ _HOMES = {
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),
+    "round.norms": ("Norms",),
     "round.ranking": ("Ranking",),
     "running.callbacks": ("Callback", "Progress"),
     "running.trackers": ("MLflow", "TensorBoard", "WandB"),
@@ -184,7 +188,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     name: f"{room}.{name}" if room else name
     for room, names in {
-        "": ("errors", "methods", "privacy"),
+        "": ("errors", "methods", "privacy", "vertical"),
         "data": ("datasets", "heat", "twins"),
         "families": ("factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),

@@ -13,25 +13,35 @@ from typer.testing import CliRunner
 
 from fedsub.cli import app
 from fedsub.errors import ConfigError, RunError
-from fedsub.vertical import AdsWorld, Marvell, Sides, attack, built, run
+from fedsub.vertical import Marvell, attack, run
 from fedsub.vertical.agreed import batch_of
+from fedsub.vertical.attacks import attack_study
 from fedsub.vertical.attacks.notes import Notes, Watching
-from fedsub.vertical.attacks.study import ATTACKS
+from fedsub.vertical.attacks.study import ATTACKS, Made
+from fedsub.vertical.config import Study, read
 
 PASSES, BATCH = 2, 128
 
 
+FAST = {"ads": {"optimiser": "adam:0.01"}, "publisher": {"optimiser": "adam:0.01"}}
+
+
 @pytest.fixture(scope="module")
-def parts() -> tuple[Sides, Sides]:
-    return AdsWorld(impressions=40_000, users=100, ads=50, aligned=0.8).sides().aligned().split(0.2)
+def study() -> Study:
+    return read("ads-like", {"scale": 0.4, "train": {"batch_size": BATCH}, "parties": FAST})
 
 
-def test_a_watching_party_trains_the_same_model_and_sees_its_gradients(parts: tuple[Sides, Sides]) -> None:
-    label, (party,) = built(*parts)
+def made(study: Study) -> Made:
+    sides = study.sides()
+    return study.label_party(sides.labelled), [study.party("publisher", sides.parties["publisher"])]
+
+
+def test_a_watching_party_trains_the_same_model_and_sees_its_gradients(study: Study) -> None:
+    label, (party,) = made(study)
     steps = -(-label.data.samples // BATCH)
     plain = run(label, [party], rounds=1, steps=steps, batch_size=BATCH)
     notes = Notes()
-    label, (party,) = built(*parts)
+    label, (party,) = made(study)
     tables = {f"bottom.{name}": of for name, of in party.tables.items()}
     spy = type(party)(party.name, Watching(party.bottom, notes), party.data, party.parts, tables, party.optimiser)
     seen = run(label, [spy], rounds=1, steps=steps, batch_size=BATCH)
@@ -43,7 +53,7 @@ def test_a_watching_party_trains_the_same_model_and_sees_its_gradients(parts: tu
     # What was written down, sample by sample and up to a factor by batch.
     whole = notes.passes(0, label.data.samples, BATCH)
     first = batch_of(0, label.data.samples, BATCH, 1).copy()
-    assert whole.shape == (1, label.data.samples, 8)
+    assert whole.shape == (1, label.data.samples, 16)
     assert float(whole[0, first].square().sum(1).mean()) == pytest.approx(1.0, rel=1e-5)
     scale = float(notes.came[0].square().sum(1).mean().sqrt())
     assert torch.allclose(whole[0, first] * scale, notes.came[0], atol=1e-8)
@@ -51,11 +61,8 @@ def test_a_watching_party_trains_the_same_model_and_sees_its_gradients(parts: tu
         Notes().passes(0, 100, 10)
 
 
-def test_labels_are_open_without_protection_and_less_so_with_marvell(parts: tuple[Sides, Sides]) -> None:
-    found = attack(
-        lambda seed: built(*parts, seed=seed), {"none": (), "marvell": (Marvell(16.0),)},
-        alone=lambda seed: built(*parts, seed=seed, alone=True), seeds=(0,), passes=PASSES, batch_size=BATCH,
-    )  # fmt: skip
+def test_labels_are_open_without_protection_and_less_so_with_marvell(study: Study) -> None:
+    found = attack_study(study, {"none": (), "marvell": (Marvell(16.0),)}, seeds=(0,), passes=PASSES)
     assert found.protections() == ["alone", "none", "marvell"]
     assert found.metric == "test.auc"
     for name in ("direction", "spectral"):
@@ -68,18 +75,18 @@ def test_labels_are_open_without_protection_and_less_so_with_marvell(parts: tupl
     assert all(0 <= row[a] <= 1 for row in found.rows[1:] for a in (*ATTACKS, "task"))
 
 
-def test_nonsense_is_refused_before_training(parts: tuple[Sides, Sides]) -> None:
+def test_nonsense_is_refused_before_training(study: Study) -> None:
     with pytest.raises(ConfigError, match="no feature party 'publsher'; did you mean 'publisher'"):
-        attack(lambda seed: built(*parts, seed=seed), {"none": ()}, curious="publsher")
+        attack(lambda seed: made(study), {"none": ()}, curious="publsher")
     with pytest.raises(ConfigError, match="at least one"):
-        attack(lambda seed: built(*parts, seed=seed, alone=True), {"none": ()})
+        attack(lambda seed: (made(study)[0], []), {"none": ()})
     with pytest.raises(ConfigError, match="No protections were given"):
-        attack(lambda seed: built(*parts, seed=seed), {})
+        attack(lambda seed: made(study), {})
 
 
 def test_the_command_prints_saves_and_repeats(tmp_path: Path) -> None:
-    arguments = ["vertical", "attack", "ads", "--impressions", "20000", "--seeds", "2", "--passes", "1", "--json"]
-    arguments += ["--protect", "none", "--protect", "mixup+project", "--batch-size", "128"]
+    arguments = ["vertical", "attack", "ads-like", "--scale", "0.2", "--seeds", "2", "--passes", "1", "--json"]
+    arguments += ["--protect", "none", "--protect", "mixup+project", "--set", "train.batch_size=64"]
     results = [CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / name)]) for name in ("a", "b")]
     assert [r.exit_code for r in results] == [0, 0], results[0].output
     said = json.loads(results[0].stdout)
@@ -95,10 +102,10 @@ def test_the_command_prints_saves_and_repeats(tmp_path: Path) -> None:
 
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     for arguments, wanted in (
-        (["nowhere.zip"], "There is no nowhere.zip: give ads, or the path"),
-        (["ads", "--protect", "noise"], "protection must be one of"),
-        (["ads", "--seeds", "0"], "--seeds 0 is no seed at all"),
-        (["ads", "--aligned", "2"], "aligned must be above 0 and at most 1"),
+        (["ads-lik"], "There is no file and no task 'ads-lik'; did you mean 'ads-like'"),
+        (["ads-like", "--protect", "noise"], "protection must be one of"),
+        (["ads-like", "--seeds", "0"], "--seeds 0 is no seed at all"),
+        (["movielens-1m"], "MovieLens-1M needs --data DIR"),
     ):
         result = CliRunner().invoke(app, ["vertical", "attack", *arguments])
         assert result.exit_code == 2

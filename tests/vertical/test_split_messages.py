@@ -226,6 +226,8 @@ def test_refusals_before_anything_is_sent() -> None:
     far = vertical.Remote("shop", "127.0.0.1", 9)
     with pytest.raises(MethodError, match=r"need a secret: the seed is told"):
         vertical.run(label(3, ("shop",), protections=[vertical.Protection()]), [far], **OPTIONS)
+    with pytest.raises(ConfigError, match=r"leave ranking= and norms= out"):
+        vertical.run(side, [party], evaluate=fs.Evaluate(norms=2), **OPTIONS)
     with pytest.raises(RunError, match=r"shop was not reached within 0 s"):
         vertical.run(side, [vertical.Remote("shop", "127.0.0.1", 9, patience=0)], **OPTIONS)
 

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsub.cli.commands import Json, examples
+from fedsub.cli.commands import Json, Trust, examples
 from fedsub.cli.options import seed_list
 from fedsub.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedsub.vertical import Sides
+    from fedsub.vertical.config import Study
 
 PROTECTIONS = ("none", "norm", "maxnorm", "iso:4", "marvell:4", "marvell:16", "mixup", "project", "mixup+project")
 EPILOG = examples(
-    "fedsub vertical attack ads --protect none --protect marvell:4 --out runs/attack",
-    "fedsub vertical attack ml-1m.zip --users 1000 --seeds 3",
+    "fedsub vertical attack ads-like --protect none --protect marvell:4 --out runs/attack",
+    "fedsub vertical attack movielens-1m --data ~/data/movielens-1m --scale 0.1 --seeds 3",
+    "fedsub vertical attack study.toml --party shop",
 )
 
 
 def attack(
     what: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="ads: a made world of clicks and conversions. Or MovieLens-1M: its path."),
-    ] = "ads",
+        typer.Argument(metavar="WHAT", help="As of `fedsub vertical run`: a .toml file or a task.", show_default=False),
+    ],
+    party: Annotated[
+        str | None, typer.Option(help="The feature party that attacks. Default: the first.", metavar="NAME")
+    ] = None,
     protect: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,27 +40,32 @@ def attack(
     ] = None,
     seeds: Annotated[str, typer.Option(help="How many seeds (3), or which (0,7,8).")] = "3",
     passes: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 4,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=2, help="Samples of a batch.")] = 256,
     known: Annotated[int, typer.Option(min=1, help="Samples of either class whose labels the attacker knows.")] = 20,
-    impressions: Annotated[int, typer.Option(min=100, help="Of ads: impressions; a tenth is clicked.")] = 400_000,
-    aligned: Annotated[float, typer.Option(help="Of ads: share of clicks that both parties know.")] = 0.5,
-    users: Annotated[int, typer.Option(min=1, help="Of MovieLens-1M: so many users.")] = 500,
-    out: Annotated[Path | None, typer.Option(help="attack.json, attack.csv and attack.png.", metavar="DIR")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder with a task's data.", metavar="DIR")] = None,
+    scale: Annotated[float | None, typer.Option(help="Size of a task's data; 1 is full size.")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting by its path: parties.shop.dim=8. Repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="For attack.png, attack.csv and attack.json.", metavar="DIR")] = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Train a split model with each protection, attack its labels, and show attack AUC beside task AUC.
 
-    The label party is the ads platform, or who has ratings and histories; the attacker the publisher, or who has
-    profiles and genres. Everything is simulated in this process.
+    All parties are simulated in this process. Rounds and steps of the configuration are not used: training is
+    ``--passes`` over the data.
     """  # fmt: skip
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    from fedsub.cli import trust as code
     from fedsub.cli.show import View
     from fedsub.disk.files import output_folder
-    from fedsub.vertical.attacks import attack as run_attacks
+    from fedsub.study.experiment.config import merge, parse_set
+    from fedsub.vertical.attacks import attack_study
     from fedsub.vertical.attacks.shown import HEADINGS, save, table
-    from fedsub.vertical.built import built
+    from fedsub.vertical.config import read
     from fedsub.vertical.protections import read_protections
 
     chosen = seed_list(seeds)
@@ -66,50 +75,49 @@ def attack(
     protections = {word: read_protections(word) for word in protect or PROTECTIONS}
     if out is not None:
         output_folder(out)
+    above: dict[str, Any] = {name: value for name, value in (("data", data), ("scale", scale)) if value is not None}
+    for text in set or []:
+        above = merge(above, parse_set(text))
+    study = read(what, above)
     view = View(as_json=json)
-    sides, marks = _sides(what, impressions, aligned, users)
-    train, test = sides
-    view.line(
-        f"{what}: {train.labelled.samples:,} samples to train on at {train.label_party} and {train.others[0]}, "
-        f"{test.labelled.samples:,} to test"
-    )
+    code.check_code(study.code(), study.base, view, trust=trust, folder=study.base)
     with view.busy("Training") as status:
 
         def progress(protection: str, seed: int) -> None:
             if status is not None:
                 status.update(f"Training with {protection}, seed {seed} …")
 
-        found = run_attacks(
-            lambda seed: built(train, test, seed=seed), protections,
-            alone=lambda seed: built(train, test, seed=seed, alone=True), seeds=numbers, passes=passes,
-            batch_size=batch_size, known=known, progress=progress,
-        )  # fmt: skip
+        found = attack_study(
+            study, protections, curious=party, seeds=numbers, passes=passes, known=known, progress=progress
+        )
+        marks = _known(study, numbers)
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
     for heading in HEADINGS:
         shown.add_column(heading, justify="left" if heading == "protection" else "right")
     for row in table(found):
         shown.add_row(*row)
+    view.line(f"{study.name}: {found.settings['samples']:,} samples to train on, {passes} passes")
     view.console.print(shown)
-    view.line(f"task: {found.metric}; the rest: AUC of attacks on the labels of the training data, 0.5 is a guess.")
+    view.line(f"task: {found.metric}. The rest: AUC of attacks on the labels of the training data; 0.5 is a guess.")
     for name, value in marks.items():
-        view.line(f"{name}: the highest expected task AUC there can be, {value:.3f}")
+        view.line(f"The highest task AUC that can be expected of {name}: {value:.3f}")
     if out is not None:
         save(found, out, marks=marks)
         view.line(f"Saved: {out / 'attack.png'}, attack.csv, attack.json")
-    view.finish({**found.plain(), "known_task_auc": marks, "out": out})
+    view.finish({"command": "vertical attack", **found.plain(), "most": marks, "out": out})
 
 
-def _sides(what: str, impressions: int, aligned: float, users: int) -> tuple[tuple[Sides, Sides], dict[str, float]]:
-    """((train, test), the best task AUC that is known) of the data that was asked for."""
-    from fedsub.vertical import AdsWorld, expected_auc, movielens_sides
+def _known(study: Study, seeds: list[int]) -> dict[str, float]:
+    """The best task AUC there is, by whose columns it takes, where the truth is known: the mean over seeds."""
+    from fedsub.vertical.config import ads_world
+    from fedsub.vertical.data import expected_auc
 
-    if what == "ads":
-        world = AdsWorld(impressions=impressions, users=500, ads=200, aligned=aligned)
-        train, test = world.sides().aligned().split(0.2)
-        truth = world.conversion(test)
-        alone = world.conversion_alone(test.labelled)
-        marks = {"both parties": expected_auc(truth, truth), "ads alone": expected_auc(alone, truth)}
-        return (train, test), marks
-    if not Path(what).exists():
-        raise ConfigError(f"There is no {what}: give ads, or the path of MovieLens-1M.")
-    return movielens_sides(what, users=users, recent=10).split(0.2), {}
+    if study.config.task != "ads-like":
+        return {}
+    world, sides, found = ads_world(study.config), study.sides(), []
+    for seed in seeds:
+        _, test = sides.split(study.config.train.test, seed)
+        truth, alone = world.conversion(test), world.conversion_alone(test.labelled)
+        found.append((expected_auc(truth, truth), expected_auc(alone, truth)))
+    both, alone = (sum(values) / len(found) for values in zip(*found, strict=True))
+    return {"both parties": both, "ads alone": alone}

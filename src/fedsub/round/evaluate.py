@@ -21,6 +21,7 @@ from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, Loss
 from fedsub.objective.metric import Answers, Metric, metrics_of
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import columns_to
+from fedsub.round.norms import GradientNorms, Norms
 from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
@@ -63,7 +64,9 @@ class Evaluate:
     predictions: {"test_seen": Seen("test", ("item",))} gives ``test_seen.auc``.
 
     ``metrics`` are functions of your own (`fedsub.objective.metric`), a list or a dict from name to function.
-    ``ranking``, a `Ranking`, adds measures of lists of items, such as ``test.ndcg@10``.
+    ``ranking``, a `Ranking`, adds measures of lists of items, such as ``test.ndcg@10``. ``norms``, a `Norms` or its
+    ``at``, adds ``train.squared_norm`` and ``train.elementwise_norm``: ‖∇f‖² and ∇fᵀ D ∇f on all training
+    data, in rounds of their own.
     """
 
     every: int = 10
@@ -72,6 +75,7 @@ class Evaluate:
     slices: Mapping[str, Seen] = field(default_factory=dict)
     metrics: Sequence[Any] | Mapping[str, Any] = ()
     ranking: Ranking | None = None
+    norms: Norms | int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         for name in ("every", "samples", "final_samples"):
@@ -83,6 +87,8 @@ class Evaluate:
         object.__setattr__(self, "metrics", metrics_of(self.metrics))
         if self.ranking is not None and not isinstance(self.ranking, Ranking):
             raise ConfigError(f'ranking of Evaluate must be a Ranking, such as Ranking("item"); got {self.ranking!r}.')
+        if self.norms is not None and not isinstance(self.norms, Norms):
+            object.__setattr__(self, "norms", Norms(self.norms))
 
     @property
     def own(self) -> tuple[Metric, ...]:
@@ -115,7 +121,8 @@ class Evaluate:
             }
         if self.own:
             found["metrics"] = {metric.name: metric.describe() for metric in self.own}
-        return found | ({"ranking": self.ranking.describe()} if self.ranking is not None else {})
+        found |= {"ranking": self.ranking.describe()} if self.ranking is not None else {}
+        return found | ({"norms": self.norms.describe()} if isinstance(self.norms, Norms) else {})
 
 
 class Evaluator:
@@ -136,6 +143,7 @@ class Evaluator:
         self._masks: dict[tuple[str, int], np.ndarray] = {}
         self.training = False  # from then on a metric of your own that fails ends nothing
         self._failed, self._told = dict[str, str](), False
+        self._slopes: dict[str, GradientNorms] = {}
         for name, part in plan.slices.items():
             if part.split not in splits or name in splits:
                 seen = f"is of the split {part.split!r}" if part.split not in splits else "is called like a split"
@@ -162,6 +170,14 @@ class Evaluator:
             for part, mask in self._slices(name, clients, answers.samples):
                 out |= {f"{part}.{k}": v for k, v in self._measure(answers.take(mask)).items()}
         return out
+
+    def norms(self, model: Evaluated, weighting: str | None = None) -> dict[str, float]:
+        """{"train.squared_norm": ‖∇f‖², "train.elementwise_norm": ∇fᵀ D ∇f}, of the population's data."""
+        if weighting is None:
+            weighting = (self.plan.norms if isinstance(self.plan.norms, Norms) else Norms()).weighting
+        if weighting not in self._slopes:
+            self._slopes[weighting] = GradientNorms(self.problem, self.population, self.columns, weighting)
+        return {f"train.{name}": value for name, value in self._slopes[weighting](_at_hand(model)).items()}
 
     def final(self, model: Evaluated) -> dict[str, Any]:
         """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features), ``spread`` and ``by_client``.
@@ -335,11 +351,11 @@ class Evaluator:
 
 
 def _at_hand(model: Evaluated) -> Tree | PersonalModel:
-    """For rankings, which ask about samples that nobody has."""
+    """For what needs all of a model, or samples that nobody has."""
     if isinstance(model, Elsewhere):
         raise ConfigError(
-            "Rankings score items for which there is no sample, and the other parties of this model have samples only; "
-            "leave ranking= out."
+            "Other parties hold parts of this model and of its data: lists of items and the gradient's norms cannot be "
+            "measured; leave ranking= and norms= out."
         )
     return model
 

@@ -14,6 +14,7 @@ from fedsub.method.training import Trains
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import template
 from fedsub.round.evaluate import Evaluate, Evaluator
+from fedsub.round.norms import Norms
 from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.trees import Tree
 
@@ -68,6 +69,10 @@ class Now:
         for name, value in values.items():
             own[name].data = value
         return made.eval()
+
+    def norms(self, weighting: str = "samples") -> dict[str, float]:
+        """‖∇f‖² and ∇fᵀ D ∇f now, on all training data (`fedsub.round.norms`)."""
+        return self._evaluator.norms(self.model(), Norms(weighting=weighting).weighting)
 
     def evaluate(
         self, splits: dict[str, Clients] | None = None, plan: Evaluate | None = None, *, final: bool = False

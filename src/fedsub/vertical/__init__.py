@@ -7,7 +7,6 @@ parties in a simulation.
 
 from fedsub.vertical.align import Alignment, intersect
 from fedsub.vertical.attacks import Attacked, attack
-from fedsub.vertical.built import built
 from fedsub.vertical.data import AdsWorld, Sides, expected_auc, held_out, movielens_sides
 from fedsub.vertical.joined import Distilled, Joined, OwnHead, Students
 from fedsub.vertical.link import PartyLost, Remote
@@ -27,6 +26,6 @@ from fedsub.vertical.run import LabelParty, Outcome, run
 __all__ = [
     "AdsWorld", "Alignment", "Attacked", "Distilled", "Draws", "FeatureHalf", "GradientMixup", "GradientProjection",
     "IsotropicNoise", "Joined", "LabelParty", "Marvell", "MaxNormNoise", "NormAlignment", "Outcome", "OwnHead",
-    "Party", "PartyLost", "Protection", "Remote", "Sides", "Students", "attack", "built", "expected_auc", "held_out",
+    "Party", "PartyLost", "Protection", "Remote", "Sides", "Students", "attack", "expected_auc", "held_out",
     "intersect", "movielens_sides", "read_protections", "run",
 ]  # fmt: skip

@@ -164,9 +164,11 @@ def _check(label: LabelParty, parties: Sequence[Party | Remote], evaluate: Evalu
             raise ConfigError(
                 f"The label party has a column {name!r}, where the activations of {name!r} belong; rename it."
             )
-    if evaluate is not None and evaluate.ranking is not None:
-        raise ConfigError("Rankings score items for which there is no sample, and parties have samples only; leave "
-                          "ranking= out.")  # fmt: skip
+    if evaluate is not None and (evaluate.ranking is not None or evaluate.norms is not None):
+        raise ConfigError(
+            "Other parties hold parts of the model and of its data: lists of items and the gradient's norms cannot be "
+            "measured; leave ranking= and norms= out."
+        )
     if label.protections and label.secret is None and any(isinstance(p, Remote) for p in parties):
         raise MethodError(
             "Protections of a run with other processes need a secret: the seed is told to the parties, who could draw "

@@ -15,14 +15,11 @@ from fedsub.objective.objective import Objective
 
 
 class EmbeddingModel(WithOwn):
-    """An embedding per id (mean over lists), all side by side, then a small network to one logit.
-
-    With ``out`` to as many activations, [b, out]: a bottom of a split model (`fedsub.vertical`).
-    """
+    """An embedding per id (mean over lists), all side by side, then a small network to one logit."""
 
     def __init__(
         self, clients: Clients, *, dim: int = 16, hidden: int = 32, values: tuple[str, ...] = (),
-        own_bias: bool = False, taste: int = 0, item: str | None = None, out: int | None = None,
+        own_bias: bool = False, taste: int = 0, item: str | None = None,
     ):  # fmt: skip
         super().__init__()
         self.columns = {c: s.name for s in clients.spaces.values() for c in s.columns}
@@ -32,8 +29,7 @@ class EmbeddingModel(WithOwn):
             nn.init.normal_(table, std=0.1)
         self.value_names = values
         total = dim * len(self.columns) + sum(width(clients, v) for v in values)
-        self.net = nn.Sequential(nn.Linear(total, hidden), nn.ReLU(), nn.Linear(hidden, out or 1))
-        self.logit = out is None
+        self.net = nn.Sequential(nn.Linear(total, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         self.add_own(clients, own_bias, taste, item)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -47,8 +43,7 @@ class EmbeddingModel(WithOwn):
             parts.append(rows)
         if self.value_names:
             parts.append(side_by_side(batch, self.value_names))
-        found = self.net(torch.cat(parts, -1))
-        return self.plus_own(found.squeeze(-1), batch) if self.logit else found
+        return self.plus_own(self.net(torch.cat(parts, -1)).squeeze(-1), batch)
 
 
 def embedding(

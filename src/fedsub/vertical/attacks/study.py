@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from fedsub.round.evaluate import Evaluate
 from fedsub.round.quiet import one_thread
 from fedsub.vertical.attacks import scores
 from fedsub.vertical.attacks.notes import Notes, Watching
-from fedsub.vertical.data.sides import labels
+from fedsub.vertical.config import Study
+from fedsub.vertical.data.sides import Sides, labels
 from fedsub.vertical.party import Party
 from fedsub.vertical.protection import Protection
 from fedsub.vertical.run import LabelParty, run
@@ -84,7 +86,7 @@ def attack(
     check_whole("batch_size", batch_size, 2, error=ConfigError)
     if not protections:
         raise ConfigError("No protections were given; compare at least none, {'none': ()}.")
-    rows, metric = [], ""
+    rows, metric, samples = [], "", 0
     for seed in seeds:
         if alone is not None:
             progress("alone", seed)
@@ -100,11 +102,31 @@ def attack(
                     replace(label, protections=some), parties, chosen, passes, batch_size, seed, known
                 )
             rows.append({"protection": name, "seed": seed, **row})
+            samples = label.data.samples
     settings = {
+        "samples": samples,
         "passes": passes, "batch_size": batch_size, "known": known, "seeds": list(seeds),
         "protections": {name: [repr(one) for one in some] for name, some in protections.items()},
     }  # fmt: skip
     return Attacked(tuple(rows), metric, settings)
+
+
+def attack_study(study: Study, protections: Mapping[str, Sequence[Protection]], **options: Any) -> Attacked:
+    """`attack` of a configuration, with the label party alone beside it; ``options`` are those of `attack`."""
+
+    @lru_cache(maxsize=1)
+    def of(seed: int) -> tuple[Study, Sides]:
+        return study.of_seed(seed), study.sides()
+
+    def make(seed: int) -> Made:
+        one, sides = of(seed)
+        return one.label_party(sides.labelled), [one.party(name, sides.parties[name]) for name in one.others]
+
+    def alone(seed: int) -> Made:
+        one, sides = of(seed)
+        return one.label_party(sides.labelled, alone=True), []
+
+    return attack(make, protections, alone=alone, batch_size=study.config.train.batch_size, **options)
 
 
 def _attacked(

@@ -74,9 +74,9 @@ def test_a_part_of_ones_own_is_as_the_page_says(capsys: pytest.CaptureFixture[st
     codes, names = python_of(ROOT / "docs/extending.md"), {}
     for code in codes:
         exec(code, names)
-    assert any("check_part(Dynamic(0.1))" in code for code in codes)
+    assert any("check_part(Latest())" in code for code in codes)
     assert float(capsys.readouterr().out) < 0.65  # a coin has 0.693
-    lines = codes[0].partition("class Dynamic")[2].splitlines()
+    lines = codes[0].partition("class Latest")[2].splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 20
 
 

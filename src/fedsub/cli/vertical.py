@@ -1,4 +1,4 @@
-"""`fedsub vertical`: which ids two parties share; a split model of several parties, simulated or as real processes."""
+"""`fedsub vertical`: which ids two parties share; a split model, simulated or as real processes; attacks on labels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from fedsub.cli import vertical_attack
 from fedsub.cli.commands import Json, Trust, examples
 from fedsub.errors import ConfigError
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Learning between parties with different features: align ids, train a split model.",
+    help="Learning between parties with different features: align ids, train a split model, attack its labels.",
 )
 LINE, RUN = "The line", "Training"
 Listen = Annotated[
@@ -41,7 +42,7 @@ Plain = Annotated[
 
 @app.callback()
 def vertical() -> None:
-    """Learning between parties with different features: align ids, train a split model."""
+    """Learning between parties with different features: align ids, train a split model, attack its labels."""
 
 
 @app.command(epilog=examples(
@@ -199,3 +200,6 @@ def bench(
     for line in lines(found):
         view.line(line)
     view.finish(found)
+
+
+app.command(epilog=vertical_attack.EPILOG)(vertical_attack.attack)

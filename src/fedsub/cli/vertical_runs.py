@@ -117,7 +117,7 @@ def align(file: Path, id: str, line: Line, *, count_only: bool, out: Path | None
     with line.channel(view) as channel, view.busy("Aligning"):
         found = intersect(ids, channel, first=line.listens is not None, count_only=count_only)
     view.line(f"{found.shared:,} of {found.own:,} ids here are shared; the other side has {found.others:,}")
-    told = {"shared": found.shared, "own": found.own, "others": found.others}
+    told: dict[str, int | str] = {"shared": found.shared, "own": found.own, "others": found.others}
     if found.rows is not None:
         some = table[found.rows.tolist()]
         try:

@@ -6,7 +6,9 @@ parties in a simulation.
 """
 
 from fedsub.vertical.align import Alignment, intersect
+from fedsub.vertical.attacks import Attacked, attack
 from fedsub.vertical.data import AdsWorld, Sides, expected_auc, held_out, movielens_sides
+from fedsub.vertical.joined import Distilled, Joined, OwnHead, Students
 from fedsub.vertical.link import PartyLost, Remote
 from fedsub.vertical.party import FeatureHalf, Party
 from fedsub.vertical.predict import predict
@@ -21,10 +23,10 @@ from fedsub.vertical.protections import (
     read_protections,
 )
 from fedsub.vertical.run import LabelParty, Outcome, run
-from fedsub.vertical.split import Joined
 
 __all__ = [
-    "AdsWorld", "Alignment", "Draws", "FeatureHalf", "GradientMixup", "GradientProjection", "IsotropicNoise", "Joined",
-    "LabelParty", "Marvell", "MaxNormNoise", "NormAlignment", "Outcome", "Party", "PartyLost", "Protection", "Remote",
-    "Sides", "expected_auc", "held_out", "intersect", "movielens_sides", "predict", "read_protections", "run",
+    "AdsWorld", "Alignment", "Attacked", "Distilled", "Draws", "FeatureHalf", "GradientMixup", "GradientProjection",
+    "IsotropicNoise", "Joined", "LabelParty", "Marvell", "MaxNormNoise", "NormAlignment", "Outcome", "OwnHead",
+    "Party", "PartyLost", "Protection", "Remote", "Sides", "Students", "attack", "expected_auc", "held_out",
+    "intersect", "movielens_sides", "predict", "read_protections", "run",
 ]  # fmt: skip

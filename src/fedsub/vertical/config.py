@@ -33,10 +33,10 @@ from fedsub.study.experiment.experiment import expand
 from fedsub.vertical import models
 from fedsub.vertical.data import AdsWorld, Sides, held_out, movielens_sides
 from fedsub.vertical.data.divided import history_sides
+from fedsub.vertical.joined import Joined
 from fedsub.vertical.party import Party, check_name
 from fedsub.vertical.protections import read_protections
 from fedsub.vertical.run import LabelParty
-from fedsub.vertical.split import Joined
 
 OPTIMISERS: Words = {"sgd": (Add, float), "adam": (Adam, float), "adagrad": (Adagrad, float)}
 TASKS = ("movielens-1m", "movielens-din", "history-like", "ads-like")
@@ -182,18 +182,25 @@ class Study:
             raise DataError(f"{len(clients):,} samples are too few to hold {self.config.train.test:g} of them out.")
         return select(clients, np.flatnonzero(~out)), select(clients, np.flatnonzero(out))
 
+    def of_seed(self, seed: int) -> Study:
+        """The same with another seed: other initial values, batches and samples to test on, of the same data."""
+        train = self.config.train.model_copy(update={"seed": seed})
+        made = Study(self.config.model_copy(update={"train": train}), self.base, self.name)
+        made._sides = self._sides
+        return made
+
     def party(self, name: str, clients: Clients) -> Party:
         """A feature party on its aligned samples."""
         of, (train, test) = self.parties()[name], self.parts(clients)
         module, tables = self._module(name, of, train, None)
         return Party(name, module, train, {"test": test}, tables, self._optimiser(name, of))
 
-    def label_party(self, clients: Clients) -> LabelParty:
+    def label_party(self, clients: Clients, *, alone: bool = False) -> LabelParty:
+        """The label party on its aligned samples; ``alone``: with a module that does without the others."""
         of, (train, test) = self.parties()[self.label], self.parts(clients)
         if train.label is None:
             raise ConfigError(f"The label party {self.label} has no label: [parties.{self.label}] label = a column.")
-        others = self.others
-        module, tables = self._module(self.label, of, train, tuple(others))
+        module, tables = self._module(self.label, of, train, () if alone else tuple(self.others))
         settings = self.config.train
         return LabelParty(
             module, binary(train.label), train, {"test": test}, tables, self._optimiser(self.label, of),
@@ -252,8 +259,8 @@ def _twin(config: Config) -> Sides:
     return history_sides(TWINS["amazon-like"].make(scale=config.scale))
 
 
-def _ads(config: Config) -> Sides:
-    return AdsWorld(impressions=max(1000, round(200_000 * config.scale))).sides()
+def ads_world(config: Config) -> AdsWorld:
+    return AdsWorld(impressions=max(1000, round(200_000 * config.scale)))
 
 
 # task -> (the label party, what its parties are unless told otherwise, what makes their data)
@@ -261,5 +268,5 @@ _TASK: dict[str, tuple[str, dict[str, dict[str, Any]], Callable[[Config], Sides]
     "movielens-1m": ("ratings", {"ratings": {}, "profile": {}}, _movielens("profile")),
     "movielens-din": ("candidate", {"candidate": {}, "sequence": {"model": "history"}}, _movielens("history")),
     "history-like": ("candidate", {"candidate": {}, "sequence": {"model": "history"}}, _twin),
-    "ads-like": ("ads", {"ads": {}, "publisher": {}}, _ads),
+    "ads-like": ("ads", {"ads": {}, "publisher": {}}, lambda config: ads_world(config).sides()),
 }

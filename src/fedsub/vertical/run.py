@@ -39,6 +39,9 @@ class LabelParty:
 
     ``parts`` are evaluated besides the training data, such as {"test": …}. ``secret``, at least 16 random bytes that
     nobody else has, is where ``protections`` draw from; without it they draw from the seed, in simulations only.
+
+    ``own`` are samples that the other parties lack, numbered as ``data`` is: after each step with the others the label
+    party takes ``own_steps`` on batches of these, in which no activations stand (`fedsub.vertical.joined`).
     """
 
     module: nn.Module
@@ -50,6 +53,8 @@ class LabelParty:
     protections: Sequence[Protection] = ()
     secret: Any = None
     unused: Sequence[str] = ()
+    own: Clients | None = None
+    own_steps: int = 1
 
     @property
     def objective(self) -> Objective:
@@ -105,6 +110,7 @@ def run(
         method = Split(
             optimiser_of(label.optimiser), batch_size, steps, described, check_protections(label.protections),
             None if label.secret is None else Secret.of(label.secret), links, tuple(label.parts.values()), news,
+            "" if label.own is None else label.own.fingerprint, 0 if label.own is None else label.own_steps, label.own,
         )  # fmt: skip
         try:
             result = train(
@@ -143,6 +149,9 @@ def _saved(out: str | os.PathLike[str] | None) -> tuple[str, ...]:
 def _check(label: LabelParty, parties: Sequence[Party | Remote], evaluate: Evaluate | None) -> None:
     if not isinstance(label, LabelParty):
         raise ConfigError(f"label must be a LabelParty(module, loss, data, …), got {label!r}.")
+    check_whole("own_steps", label.own_steps, 1, error=ConfigError)
+    if label.own is not None and not isinstance(label.own, Clients):
+        raise ConfigError(f"own of the label party must be Clients, got a {type(label.own).__name__}.")
     names = []
     for party in parties:
         if not isinstance(party, Party | Remote):

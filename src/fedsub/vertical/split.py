@@ -8,7 +8,7 @@ P. Vepakomma et al., "Split learning for health", 2018. A step costs 2·b·dim(z
 message in each direction. The loss is a mean over the batch, so that a gradient carries its 1/b.
 
 The label party's module is called with its batch, in which every feature party's activations stand under the party's
-name; `Joined` makes one of a bottom and a top.
+name (`fedsub.vertical.joined`). Between two steps with the others it may take steps of its own (`fedsub.vertical.own`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedsub.checks import check_whole
 from fedsub.data.clients import Clients
@@ -36,23 +36,9 @@ from fedsub.round.remembered import Remembered
 from fedsub.trees import Tree
 from fedsub.vertical import agreed
 from fedsub.vertical.link import Link
+from fedsub.vertical.own import OwnSteps
 from fedsub.vertical.protection import Protection, protected
 from fedsub.vertical.side import Opened, Side
-
-
-class Joined(nn.Module):
-    """A label party's module of a bottom and a top: top(bottom(batch), z of every party in ``parties``).
-
-    Without a bottom the top gets the parties' activations alone.
-    """
-
-    def __init__(self, bottom: nn.Module | None, top: nn.Module, parties: tuple[str, ...]):
-        super().__init__()
-        self.bottom, self.top, self.parties = bottom, top, tuple(parties)
-
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        own = [] if self.bottom is None else [self.bottom(batch)]
-        return self.top(*own, *[batch[name] for name in self.parties])
 
 
 @dataclass(frozen=True)
@@ -71,6 +57,9 @@ class Split(Algorithm):
     links: tuple[Link, ...] = field(default=(), repr=False, compare=False)
     parts: tuple[Clients, ...] = field(default=(), repr=False, compare=False)  # what is evaluated besides
     news: list[str] = field(default_factory=list, repr=False, compare=False)  # for the events of the run, once
+    own: str = ""  # the fingerprint of samples that the label party has alone
+    own_steps: int = 0  # after each step with the others
+    own_data: Clients | None = field(default=None, repr=False, compare=False)
     name: str = field(default="Split", init=False)
     pooled: bool = field(default=False, init=False)
 
@@ -106,6 +95,10 @@ class LabelHalf(Trains):
         self._round: int | None = None  # the round after which the parties stand
         self.notes: list[str] = []
         self._join()
+        self.own: OwnSteps | None = None
+        if method.own_data is not None:
+            count, size = method.own_steps, method.batch_size
+            self.own = OwnSteps(self.side, problem.objective, method.own_data, count, size, seed)
         small, tables, moved = self.side.kept("label/")
         moved |= self.side.moved
         for link in method.links:
@@ -162,6 +155,8 @@ class LabelHalf(Trains):
                 (link, link.send(agreed.BACK, step, {"gradient": g}, agreed.MORE * (step < last)))
                 for link, g in gradients.items()
             ]
+            if self.own is not None:
+                self.own.take(step, self._clock(step - 1) + 1)
         for link, question in asked:
             link.hear(question, agreed.READY, last, {})
         self._round = number
@@ -178,18 +173,23 @@ class LabelHalf(Trains):
         z = self.z[link]
         return link.hear(question, agreed.Z, step, {"z": (z.dtype, (count, *z.shape[1:]))})["z"]
 
+    def _clock(self, step: int) -> int:
+        """Steps of the label party's optimiser up to the end of a step with the others."""
+        return step * (1 + (0 if self.own is None else self.own.count))
+
     def _step(self, samples: np.ndarray, came: Mapping[Link, Tensor], step: int) -> tuple[float, dict[Link, Tensor]]:
         for z in came.values():
             z.requires_grad_()
         others = {link.name: z for link, z in came.items()} | self._nothing(len(samples))
-        opened = self.side.open(samples, others, step)
+        clock = self._clock(step - 1) + 1
+        opened = self.side.open(samples, others, clock)
         values = self.problem.objective.loss(opened.output, opened.batch)
         loss = values.mean()
         if not bool(torch.isfinite(loss)):
             raise RunError(f"The loss of step {step} is {loss.item()}; lower the rates, or scale plain value columns.")
         leaves = tuple(opened.leaves.values())
         found = torch.autograd.grad(loss, (*leaves, *came.values()), allow_unused=True)
-        self.side.advance(opened, found[: len(leaves)], step)
+        self.side.advance(opened, found[: len(leaves)], clock)
         sent = {}
         for (link, z), gradient in zip(came.items(), found[len(leaves) :], strict=True):
             gradient = torch.zeros_like(z) if gradient is None else gradient
@@ -219,7 +219,7 @@ class LabelHalf(Trains):
         self._go_to(number)
 
     def settle(self, number: int) -> None:
-        self.side.settle(number * self.method.steps)
+        self.side.settle(self._clock(number * self.method.steps))
 
     def saves(self, number: int) -> None:
         for link in self.method.links:

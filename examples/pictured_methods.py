@@ -97,6 +97,7 @@ def pictures():
             "tastes",
             plain=e,
         ),
+        **agreeing(),
         "fedavgm": Picture(
             f"FedAvgM: {some}",
             [
@@ -207,6 +208,48 @@ def pictures():
             against="up",
         ),
         **mixed(),
+    }
+
+
+def agreeing():
+    """Those that learn what others want until all agree, or take everybody's gradient first."""
+    m, s, everyone = fs.methods, STEPS, {**STEPS, "clients_per_round": None}
+    some = "20 full-batch steps, lr 0.3, 20 of 40 clients"
+    return {
+        "feddyn": Picture(
+            f"Drift: {some}",
+            [
+                Line("FedDyn, alpha=0.1", m.feddyn(**s)),
+                Line("FedSubAvg + prices, 0.1", m.fedsubavg(**s, variates="dynamic:0.1")),
+            ],
+            "tastes",
+            traffic=True,
+        ),
+        "fedadmm": Picture(
+            f"Drift: {some}",
+            [Line("FedADMM, rho=0.1", m.fedadmm(**s)), Line("Scaffold", m.scaffold(**s))],
+            "tastes",
+            traffic=True,
+        ),
+        "fedsplit": Picture(
+            f"Drift: {some}",
+            [
+                Line("FedSplit, rho=0.1", m.fedsplit(**s)),
+                Line("FedSplit, relax=0.5", m.fedsplit(**s, relax=0.5)),
+                Line("FedProx, mu=0.1", m.fedprox(**s, mu=0.1)),
+            ],
+            "tastes",
+        ),
+        "fsvrg": Picture(
+            "20 steps, all of 40 clients; FSVRG moves in even rounds",
+            [
+                Line("FSVRG, lr=6 / 20 steps", m.fsvrg(**{**everyone, "lr": 6.0})),
+                Line("FSVRG, holders", m.fsvrg(**{**everyone, "lr": 6.0}, holders=True)),
+            ],
+            "tastes",
+            plain=everyone,
+            traffic=True,
+        ),
     }
 
 

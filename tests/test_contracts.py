@@ -140,7 +140,9 @@ FORMULAS = {
     "centralsgd": replace(PLAIN, steps=3, batch_size=16),
 }
 # Beyond the simulator; their own tests have closed forms.
-ELSEWHERE = {"scaffold_server", "frequency_aware", "signsgd", "ef_signsgd", "fedper"}
+ELSEWHERE = {
+    "scaffold_server", "frequency_aware", "signsgd", "ef_signsgd", "fedper", "feddyn", "fedadmm", "fedsplit", "fsvrg",
+}  # fmt: skip
 
 
 def ordered(name: str) -> dict:

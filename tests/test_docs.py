@@ -74,9 +74,9 @@ def test_a_part_of_ones_own_is_as_the_page_says(capsys: pytest.CaptureFixture[st
     codes, names = python_of(ROOT / "docs/extending.md"), {}
     for code in codes:
         exec(code, names)
-    assert any("check_part(Dynamic(0.1))" in code for code in codes)
+    assert any("check_part(Latest())" in code for code in codes)
     assert float(capsys.readouterr().out) < 0.65  # a coin has 0.693
-    lines = codes[0].partition("class Dynamic")[2].splitlines()
+    lines = codes[0].partition("class Latest")[2].splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 20
 
 
@@ -84,12 +84,13 @@ def test_the_round_on_the_page_is_the_round():
     assert inspect.getsource(play) in (ROOT / "docs/architecture.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["metrics", "ranking", "serving"])
+@pytest.mark.parametrize("page", ["metrics", "ranking", "serving", "theory", "vertical", "vertical_privacy"])
 def test_pages_that_stand_alone_run(
     page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     for code in python_of(ROOT / f"docs/{page}.md"):
-        exec(code, names)
+        if "0.0.0.0" not in code and "new_samples" not in code:  # a part that waits for others, or for data
+            exec(code, names)
     assert capsys.readouterr().out

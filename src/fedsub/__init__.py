@@ -11,7 +11,7 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import errors, methods, privacy
+    from fedsub import errors, methods, privacy, vertical
     from fedsub.data import Clients, datasets, heat, twins
     from fedsub.data.datasets import movielens
     from fedsub.data.twins import movielens_like
@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
     from fedsub.method.parts import (
+        AnchoredSteps,
         CentralDP,
         ClipRows,
         ControlVariates,
+        Dynamic,
         LocalDP,
+        Multipliers,
         NormalisedSteps,
         Personal,
         Prox,
         SecureSum,
+        Splitting,
     )
     from fedsub.method.sampling import Everyone, Uniform
     from fedsub.method.servers import Add
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from fedsub.objective.objective import Objective
     from fedsub.privacy.budget import Budget
     from fedsub.round.evaluate import Evaluate
+    from fedsub.round.norms import Norms
     from fedsub.round.ranking import Ranking
     from fedsub.running.callbacks import Callback, Progress
     from fedsub.running.load import Trained, load
@@ -62,6 +67,7 @@ __all__ = [
     "SGD",
     "Adam",
     "Add",
+    "AnchoredSteps",
     "Averaging",
     "Budget",
     "Callback",
@@ -70,6 +76,7 @@ __all__ = [
     "ClipRows",
     "Comparison",
     "ControlVariates",
+    "Dynamic",
     "Evaluate",
     "Everyone",
     "Exported",
@@ -81,7 +88,9 @@ __all__ = [
     "Message",
     "Method",
     "Metric",
+    "Multipliers",
     "NormalisedSteps",
+    "Norms",
     "Objective",
     "OverClients",
     "OverHolders",
@@ -96,6 +105,7 @@ __all__ = [
     "RowServer",
     "SecureSum",
     "Solver",
+    "Splitting",
     "Start",
     "Target",
     "TensorBoard",
@@ -136,6 +146,7 @@ __all__ = [
     "theory",
     "tune",
     "twins",
+    "vertical",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported at first use, because torch takes seconds to load and
@@ -148,14 +159,18 @@ _HOMES = {
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": (
+        "AnchoredSteps",
         "CentralDP",
         "ClipRows",
         "ControlVariates",
+        "Dynamic",
         "LocalDP",
+        "Multipliers",
         "NormalisedSteps",
         "Personal",
         "Prox",
         "SecureSum",
+        "Splitting",
     ),
     "method.sampling": ("Everyone", "Uniform"),
     "method.servers": ("Add",),
@@ -166,6 +181,7 @@ _HOMES = {
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.evaluate": ("Evaluate",),
+    "round.norms": ("Norms",),
     "round.ranking": ("Ranking",),
     "running.callbacks": ("Callback", "Progress"),
     "running.trackers": ("MLflow", "TensorBoard", "WandB"),
@@ -184,7 +200,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     name: f"{room}.{name}" if room else name
     for room, names in {
-        "": ("errors", "methods", "privacy"),
+        "": ("errors", "methods", "privacy", "vertical"),
         "data": ("datasets", "heat", "twins"),
         "families": ("factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),

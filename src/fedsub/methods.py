@@ -8,7 +8,7 @@ Arguments are spelt alike everywhere: ``lr``, ``local_steps`` or ``local_epochs`
 # isort: off
 from fedsub.method.named.catalogue import CATALOGUE, Entry, make
 from fedsub.method.named.averaging import fedavg, fedsubavg, fedprox, fedsgd, local_sgd, centralsgd, sampled_heat
-from fedsub.method.named.drift import scaffold, scaffold_server, fednova
+from fedsub.method.named.drift import scaffold, scaffold_server, fednova, feddyn, fedadmm, fedsplit, fsvrg
 from fedsub.method.named.adaptive import (
     fedavgm,
     fedadam,
@@ -38,8 +38,8 @@ from fedsub.families.mixture.named import (
 
 __all__ = [
     "CATALOGUE", "Entry", "al2sgd_plus", "apgd1", "apgd2", "centralsgd", "ef_signsgd", "fedadagrad", "fedadam",
-    "fedavg", "fedavgm", "fedmavg", "fednova", "fedper", "fedprox", "fedsgd", "fedsubadagrad", "fedsubadam",
-    "fedsubavg", "fedyogi", "frequency_aware", "iapgd", "l2gd", "l2gd_plus", "l2sgd", "l2sgd2", "l2sgd_plus",
-    "lgd", "local_sgd", "make", "power_of_choice", "sampled_heat", "scaffold", "scaffold_server", "sfmf",
-    "signsgd", "ucb_cs",
+    "fedadmm", "fedavg", "fedavgm", "feddyn", "fedmavg", "fednova", "fedper", "fedprox", "fedsgd", "fedsplit",
+    "fedsubadagrad", "fedsubadam", "fedsubavg", "fedyogi", "frequency_aware", "fsvrg", "iapgd", "l2gd", "l2gd_plus",
+    "l2sgd", "l2sgd2", "l2sgd_plus", "lgd", "local_sgd", "make", "power_of_choice", "sampled_heat", "scaffold",
+    "scaffold_server", "sfmf", "signsgd", "ucb_cs",
 ]  # fmt: skip

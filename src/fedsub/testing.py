@@ -1,7 +1,7 @@
 """For tests of your own: does a part do the same in every engine, grouping, process and after an interruption?
 
 from fedsub.testing import check_part
-check_part(Dynamic(0.1))
+check_part(Latest())
 """
 
 from __future__ import annotations

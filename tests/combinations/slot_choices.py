@@ -27,7 +27,11 @@ PARTS = {
     "ClipRows": (fs.ClipRows(0.05),),
     "Prox, Scaffold": (fs.Prox(0.5), fs.ControlVariates("II")),
     "FedPer": (Personal(("out.weight",)),),
+    "FedDyn": (fs.Dynamic(0.5),),
+    "FSVRG": (fs.AnchoredSteps(),),
 }
+
+NARROW = ("FedDyn", "FSVRG")  # with few choices of the other slots
 
 AVERAGES = {
     "clients": fs.OverClients(),
@@ -84,15 +88,23 @@ REFUSED = {
     **{(part, "sampled holders"): "sampled holders" for part in PARTS if "Scaffold" in part},
     # The loss of the shared model alone says nothing about a client's own.
     ("FedPer", "pow-d"): "means nothing",
+    # Prices are means of what clients keep, and a client that is drawn twice keeps it once.
+    ("FedDyn", "sampled holders"): "adds up to nothing",
+    ("FedDyn", "replacement"): "drawn twice",
+    **{("FedDyn", codec): "behind its back" for codec in ("Sign", "Int8")},
+    # In every other round a gradient is sent, and the model must stand still.
+    **{("FSVRG", server): "stands still" for server in SERVERS if server != "Add"},
+    **{("FSVRG", codec): "sends a gradient" for codec in CODECS if codec != "plain"},
     # What was left out before would be sent twice.
     **{(codec, "replacement"): "drawn twice" for codec in ("EF-Sign", "TopK", "RandomK")},
 }
 
 
 def build(parts: str, average: str, server: str, codec: str, sampler: str) -> fs.Method:
+    who = sampling.InTurns(SAMPLERS[sampler], 2) if parts == "FSVRG" else SAMPLERS[sampler]
     return fs.Method(
         local=LOCAL, parts=PARTS[parts] + CODECS[codec], average=AVERAGES[average], server=SERVERS[server],
-        sampler=SAMPLERS[sampler],
+        sampler=who,
     )  # fmt: skip
 
 

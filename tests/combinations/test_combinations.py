@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from slot_choices import CHOICES, DATA, REFUSED, Halt, build, goal_of, saved
+from slot_choices import CHOICES, DATA, NARROW, REFUSED, Halt, build, goal_of, saved
 from worlds import envelope, equal
 
 import fedsub as fs
@@ -57,21 +57,31 @@ def test_every_combination_is_built_or_refused_with_the_reason() -> None:
 
 @cache
 def covering() -> list[tuple[str, ...]]:
-    """Allowed combinations in which every allowed pair of choices occurs: each time the best of some random ones."""
+    """Allowed combinations in which every allowed pair of choices occurs; pairs with a narrow part by themselves."""
+    parts, *others = [list(choice) for choice in CHOICES]
+    wide = _covering([[p for p in parts if p not in NARROW], *others], 0)
+    return wide + _covering([list(NARROW), *others], 1)
+
+
+def _covering(values: list[list[str]], alone: int) -> list[tuple[str, ...]]:
+    """Each time the best of some random ones. With ``alone`` only the pairs of the first so many slots count."""
     draw = np.random.default_rng(0)
-    values = [list(choice) for choice in CHOICES]
     missing = {
         ((i, a), (j, b))
         for i, j in combinations(range(len(values)), 2)
         for a, b in product(values[i], values[j])
-        if (a, b) not in REFUSED and (b, a) not in REFUSED
+        if (a, b) not in REFUSED and (b, a) not in REFUSED and (not alone or i < alone)
     }
     found = []
     while missing:
         seed = min(missing)
+        fixed = dict(seed)
+        fitting = values  # of few choices that fit chance would not find one
+        if alone:
+            fitting = [[v for v in choice if not reasons((*fixed.values(), v))] for choice in values]
         best, most = (), 0
         for _ in range(60):
-            names = [str(draw.choice(v)) for v in values]
+            names = [str(draw.choice(v)) for v in fitting]
             for at, value in seed:
                 names[at] = value
             if not reasons(names):
@@ -87,6 +97,18 @@ def covering() -> list[tuple[str, ...]]:
 SHAPES = {"out.weight": 2, "out.bias": 1}  # dense values; a row of emb.weight has two
 
 PRIVATE = {"FedPer": "out.weight"}  # by part: what is not sent
+SENT = {  # by part: what crosses beside model and update, down and up
+    "Scaffold": (["scaffold.variate"], ["scaffold.variate"]),
+    "FSVRG": (["fsvrg.gradient", "fsvrg.frequency"], ["fsvrg.frequency"]),
+}
+
+
+def _slots(part: fs.Part) -> tuple[str, ...]:
+    return part.sent_slots
+
+
+def _payloads(part: fs.Part) -> tuple[str, ...]:
+    return part.payloads
 
 
 def exactly(size: int) -> tuple[int, int]:
@@ -114,7 +136,8 @@ def check_bytes(names: tuple[str, ...], folder: Path, history: list[dict]) -> No
     parts, _, _, codec, sampler = names
     method = build(*names)
     twice = "Scaffold" in parts
-    assert sum(len(p.sent_slots) for p in method.parts) == sum(len(p.payloads) for p in method.parts) == twice
+    slots, payloads = ([f"{p.key}.{n}" for p in method.parts for n in names(p)] for names in (_slots, _payloads))
+    assert (slots, payloads) == SENT.get("Scaffold" if twice else parts, ([], []))
     space = DATA.spaces["ids"]
     dense = {name: size for name, size in SHAPES.items() if name != PRIVATE.get(parts)}
     ndim = {"emb.weight": 2} | {name: 2 if name == "out.weight" else 1 for name in dense}
@@ -130,17 +153,18 @@ def check_bytes(names: tuple[str, ...], folder: Path, history: list[dict]) -> No
         for client, down, up in zip(row["clients"], row["down"], row["up"], strict=True):
             rows = space.rows_of(client)
             values = 8 * (2 * len(rows) + sum(dense.values()))
-            slot = tree("scaffold.variate") if twice else {}
-            assert down == envelope({}) + envelope(tree("model") | slot) + values * (1 + twice)
+            slot = {name: n for one in slots for name, n in tree(one).items()}
+            assert down == envelope({}) + envelope(tree("model") | slot) + values * (1 + len(slots))
             asked = envelope({"rows/ids": 1}) + len(encode_rows(rows, space.size))
-            payload = tree("scaffold.variate") if twice and client not in met else {}
+            told = payloads if client not in met or not twice else []  # a client that keeps something tells it once
+            payload = {name: n for one in told for name, n in tree(one).items()}
             met.add(client)
             low = high = values
             update = tree("update")
             if codec != "plain":
                 low, high = encoded_bytes(codec, [2 * len(rows), *dense.values()])
                 update = {"coded": 1}
-            rest = up - asked - envelope(update | payload | numbers) - 8 * len(numbers) - values * bool(payload)
+            rest = up - asked - envelope(update | payload | numbers) - 8 * len(numbers) - values * len(told)
             assert low <= rest <= high
         probed = row.get("probed", [])
         assert bool(probed) == (sampler == "pow-d")

@@ -26,6 +26,18 @@ def test_costs_command():
     assert "--bandwidth" in fedsub_("costs", "--help").stdout
 
 
+def test_a_model_on_several_workers():
+    said = fedsub_(
+        "costs", "-k", "4", "--layers", "8", "--width", "256", "--batch", "16", "--micro-batches", "4"
+    ).stdout
+    for expected in ("data parallel", "pipeline", "tensor split", "in pairs", "42.9%", "524 kB"):
+        assert expected in said, expected
+    found = json.loads(fedsub_("costs", "-k", "4", "--layers", "3", "--width", "256", "--json").stdout)
+    assert [s["name"] for s in found["schemes"]] == ["data parallel", "tensor split"]
+    assert "4 workers cannot each have one of 3 layers" in found["left_out"][0]
+    assert "no pairs" in found["left_out"][1]
+
+
 def test_compare_and_resume_take_devices(tmp_path, monkeypatch):
     lines = [f"u{i % 6},i{i % 5},{i % 2}" for i in range(40)]
     (tmp_path / "r.csv").write_text("\n".join(["user,item,liked", *lines]) + "\n")

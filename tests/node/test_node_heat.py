@@ -12,7 +12,7 @@ from node.processes import SEED, data, objective
 from node.test_node import SIZES, Direct, population
 
 import fedsub as fs
-from fedsub.errors import CheckpointError, DataError, MethodError, WireError
+from fedsub.errors import CheckpointError, DataError, WireError
 from fedsub.node import Node, Served, hand_out, serve
 from fedsub.node.heat import question
 from fedsub.objective.population import Population
@@ -155,10 +155,7 @@ def test_a_client_that_does_not_answer_is_left_out(tmp_path: Path) -> None:
     assert any("8 rows" in note or "coefficients" in note for note in served.notes)
 
 
-def test_what_nodes_cannot_do_is_refused(tmp_path: Path) -> None:
-    how = method(SecureCount())
-    with pytest.raises(MethodError, match="clients randomise"):
-        served(tmp_path, how, nodes(tmp_path, how))
+def test_a_population_without_heat_needs_somebody_to_ask(tmp_path: Path) -> None:
     exact = method(None)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="saved without"):
         served(tmp_path, exact, nodes(tmp_path, exact))

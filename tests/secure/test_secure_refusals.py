@@ -8,7 +8,7 @@ import pytest
 from runs import Run
 
 from fedsub.errors import MethodError, MissingExtra, SecureSumError, WireError
-from fedsub.secure import RowRule, SecureClient, SecureServer, Segment, Setting, run_protocol, shamir, wire
+from fedsub.secure import RowRule, SecureClient, SecureServer, Segment, Setting, shamir, wire
 from fedsub.secure.ciphers import Modern
 from fedsub.secure.setting import one_more
 
@@ -272,63 +272,8 @@ def test_clients_with_another_setting_share_no_keys(change):
         clients[first].receive(inbox)
 
 
-def identities(run: Run) -> tuple[dict[int, SecureClient], dict[int, bytes]]:
-    pairs = {c: Modern().identity() for c in run.setting.participants}
-    known = {c: public for c, (_, public) in pairs.items()}
-    clients = {
-        c: SecureClient(run.setting, c, run.values[c], identity=pairs[c][0], known=known)
-        for c in run.setting.participants
-    }
-    return clients, known
-
-
-@pytest.mark.parametrize("plan", [{}, {"degree": 4, "threshold": 3}])
-def test_with_registered_identities(plan):
-    run = Run.of(7, **plan)
-    clients, _ = identities(run)
-    summed = run_protocol(clients, SecureServer(run.setting, signed=True))
-    run.assert_exact(summed)
-    assert len(summed.clients) == 7
-
-
-def test_a_server_cannot_stand_in_for_a_registered_client():
-    run = Run.of(5)
-    clients, _ = identities(run)
-    server = SecureServer(run.setting, signed=True)
-    first, second = run.setting.participants[:2]
-    for c in run.setting.participants:
-        data = clients[c].hello()
-        if c == second:
-            body = bytearray(wire.read(data, (wire.KEYS,)).body)
-            body[:32] = Modern().pair()[1]
-            data = wire.write(wire.KEYS, 7, 3, c, run.setting.digest, bytes(body))
-        server.receive(data)
-    with pytest.raises(SecureSumError, match=f"client {second} is refused.*does not fit the identity"):
-        clients[first].receive(server.advance()[first])
-
-
-def test_a_list_that_is_not_signed_by_enough_is_refused():
-    run = Run.of(5)
-    clients, _ = identities(run)
-    server, first = SecureServer(run.setting, signed=True), run.setting.participants[0]
-    up = [c.hello() for c in clients.values()]
-    for _ in range(3):
-        for data in up:
-            server.receive(data)
-        up = [clients[c].receive(data) for c, data in server.advance().items()]
-    for data in up:
-        server.receive(data)
-    note = wire.read(server.advance()[first], (wire.AGREED,))
-    body = bytearray(note.body)
-    body[-1] ^= 1
-    with pytest.raises(SecureSumError, match="not signed by client"):
-        clients[first].receive(wire.write(wire.AGREED, 7, 3, first, note.view, bytes(body)))
-
-
-def test_identities_are_for_all_or_none():
+def test_a_client_that_does_not_take_part_is_refused():
     run = Run.of(3)
-    with pytest.raises(MethodError, match="for all or for none"):
-        SecureClient(run.setting, run.setting.participants[0], {}, identity=bytes(32))
     with pytest.raises(MethodError, match="not among"):
         SecureClient(run.setting, -1, {})
 

@@ -78,19 +78,25 @@ def test_a_thousand_random_runs(capsys):
     assert 200 < exact < 950  # neither kind of end is a rarity
 
 
-def test_everybody_counts_once():
-    """One-hot vectors under repeated and replayed messages: no entry of the sum is ever 2."""
+@pytest.mark.parametrize("plan", [{}, {"degree": 6, "threshold": 4}])
+def test_everybody_counts_once(plan):
+    """One-hot vectors under lost, repeated, reordered and replayed messages: no entry of the sum is ever 2."""
+    ended = short = 0
     for seed in range(10):
-        run = Run.of(12, Segment("v", 12, 8, most=1), seed=seed)
+        run = Run.of(12, Segment("v", 12, 8, most=1), seed=seed, **plan)
         for at, c in enumerate(run.setting.participants):
             run.values[c]["v"] = np.eye(12, dtype=np.uint8)[at]
-        network = Faulty(np.random.default_rng(seed), lost=0.03, repeated=0.8, replayed=0.8)
+        network = Faulty(np.random.default_rng(seed), lost=0.02, repeated=0.8, replayed=0.8)
         try:
             summed = run.play(network)
         except SecureSumError:
             continue
+        assert int(summed.sums["v"].max()) == 1  # never 2
         in_it = np.isin(run.setting.participants, summed.clients)
         np.testing.assert_array_equal(summed.sums["v"], in_it.astype(np.uint8))
+        ended, short = ended + 1, short + (len(summed.clients) < 12)
+    assert ended >= 4
+    assert short >= 2  # of which some without those who were lost
 
 
 def masked_values(run: Run) -> tuple[dict[int, np.ndarray], dict[int, SecureClient], SecureServer]:
@@ -199,10 +205,13 @@ def test_masks_go_on_from_piece_to_piece_and_from_segment_to_segment():
     np.testing.assert_array_equal(values["b"], np.frombuffer(bare, segments[1].dtype, 7, segments[0].nbytes))
 
 
-def test_the_page_runs():
-    page = (Path(__file__).parents[2] / "docs/secure_sum.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    exec(code, {})
+def test_the_page_runs(tmp_path, monkeypatch):
+    page, names = (Path(__file__).parents[2] / "docs/secure_sum.md").read_text(), {}
+    monkeypatch.chdir(tmp_path)
+    for code in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+        exec(code, names)
+    assert names["summed"].clients == tuple(range(10))
+    assert len(names["Registry"].open("identities.json")) == 3
 
 
 def test_a_setting_survives_writing():

@@ -93,10 +93,6 @@ def register(app: typer.Typer) -> None:
         "fedsub reproduce table3 --task amazon --twin --scale 0.1 --rounds 50",
     ))(reproduce)  # fmt: skip
     app.command(epilog=examples("fedsub methods", "fedsub methods fedsubavg"))(methods)
-    app.command(epilog=examples(
-        "fedsub costs --workers 8 --parameters 1000000",
-        "fedsub costs -k 100 -n 38840 --bandwidth 500e3 --latency 0.05",
-    ))(costs)  # fmt: skip
 
 
 @takes(Flags)
@@ -380,19 +376,3 @@ def methods(
     from fedsub.cli.catalogue import show
 
     show(name, as_json=json)
-
-
-def costs(
-    workers: Annotated[int, typer.Option("--workers", "-k", help="Workers that average one vector.")] = 8,
-    parameters: Annotated[int, typer.Option("--parameters", "-n", help="Values of the vector.")] = 1_000_000,
-    bytes_per_parameter: Annotated[int, typer.Option("--bytes", help="Bytes of one value.")] = 4,
-    bandwidth: Annotated[float, typer.Option(help="Bytes per second of one link. Default: an assumed 10 MB/s.")] = 1e7,
-    latency: Annotated[float, typer.Option(help="Seconds that a message is under way. Default: an assumed 50 ms.")] = (
-        0.05
-    ),
-    json: Json = False,
-) -> None:
-    """What averaging costs: a parameter server beside a ring all-reduce; values, bytes, estimated seconds."""
-    from fedsub.cli.costs import show
-
-    show(workers, parameters, bytes_per_parameter, bandwidth, latency, as_json=json)

@@ -1,53 +1,43 @@
-"""`fedsub costs`: averaging through a parameter server beside a ring."""
+"""`fedsub costs`: its arguments."""
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from typing import Annotated
 
-from fedsub.cli.show import View
-from fedsub.study.costs.collectives import Collective, parameter_server, ring_all_reduce
-from fedsub.study.costs.submodels import sign_ratio
-from fedsub.study.report.words import duration, size
+import typer
 
-HEADINGS = (
-    "scheme", "sent by\na worker", "received by\na worker", "through\nthe server", "total", "latency\nsteps",
-    "estimated\ntime",
-)  # fmt: skip
+from fedsub.cli.commands import Json, examples
 
 
-def show(workers: int, parameters: int, width: int, bandwidth: float, latency: float, *, as_json: bool) -> None:
-    schemes = [parameter_server(workers, parameters), ring_all_reduce(workers, parameters)]
-    times = [scheme.seconds(bandwidth, latency, width) for scheme in schemes]
-    view = View(as_json=as_json)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "scheme" else "right")
-    for scheme, time in zip(schemes, times, strict=True):
-        most = [size(float(part.max() * width)) for part in (scheme.sent, scheme.received)]
-        sums = [size(float(count * width)) for count in (scheme.server, scheme.total)]
-        table.add_row(scheme.name, *most, *sums, f"{scheme.steps:,}", duration(time))
-    view.line(
-        f"{workers:,} worker{'s' * (workers != 1)}, {parameters:,} parameters of {width} bytes; "
-        f"links of {size(bandwidth)}/s, latency {latency:g} s"
-    )
-    view.console.print(table)
-    view.line("Bytes of the worker with most. Time: latency · steps + the busiest link's bytes / bandwidth.")
-    if parameters:
-        view.line(f"Signs (SignSGD) instead of 32-bit values: × {sign_ratio(parameters):.4g}. More: docs/costs.md")
-    view.finish({"schemes": [_plain(s, t, width) for s, t in zip(schemes, times, strict=True)]})
+def register(app: typer.Typer) -> None:
+    app.command(epilog=examples(
+        "fedsub costs --workers 8 --parameters 1000000",
+        "fedsub costs -k 100 -n 38840 --bandwidth 500e3 --latency 0.05",
+        "fedsub costs -k 4 --layers 8 --width 1024 --micro-batches 8",
+    ))(costs)  # fmt: skip
 
 
-def _plain(scheme: Collective, seconds: float, width: int) -> dict[str, object]:
-    return {
-        "name": scheme.name,
-        "workers": scheme.workers,
-        "parameters": scheme.parameters,
-        "bytes_per_parameter": width,
-        "most_sent_by_a_worker": int(scheme.sent.max()),
-        "most_received_by_a_worker": int(scheme.received.max()),
-        "through_the_server": scheme.server,
-        "total": scheme.total,
-        "latency_steps": scheme.steps,
-        "seconds": seconds,
-    }
+def costs(
+    workers: Annotated[int, typer.Option("--workers", "-k", help="Workers that average one vector.")] = 8,
+    parameters: Annotated[int, typer.Option("--parameters", "-n", help="Values of the vector.")] = 1_000_000,
+    bytes_per_parameter: Annotated[int, typer.Option("--bytes", help="Bytes of one value.")] = 4,
+    bandwidth: Annotated[float, typer.Option(help="Bytes per second of one link. Default: an assumed 10 MB/s.")] = 1e7,
+    latency: Annotated[float, typer.Option(help="Seconds that a message is under way. Default: an assumed 50 ms.")] = (
+        0.05
+    ),
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Instead: so many layers on the workers, as a pipeline or each cut.")
+    ] = None,
+    width: Annotated[int, typer.Option(min=1, help="With --layers: inputs and outputs of each.")] = 1024,
+    batch: Annotated[int, typer.Option(min=1, help="With --layers: samples of a training step.")] = 32,
+    micro_batches: Annotated[int, typer.Option(min=1, help="With --layers: pieces of a batch in the pipeline.")] = 8,
+    json: Json = False,
+) -> None:
+    """What averaging costs, through a parameter server or a ring; or a model on several workers (--layers)."""
+    from fedsub.cli.cost_tables import show, show_split
+
+    if layers is None:
+        show(workers, parameters, bytes_per_parameter, bandwidth, latency, as_json=json)
+    else:
+        shape = [width] * (layers + 1), batch, workers, micro_batches
+        show_split(*shape, bytes_per_parameter, bandwidth, latency, as_json=json)

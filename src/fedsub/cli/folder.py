@@ -17,7 +17,8 @@ from fedsub.disk.reading import read_json, read_text
 from fedsub.disk.seal import check_seal, write_sealed
 from fedsub.disk.settings import differences
 from fedsub.errors import CheckpointError, ConfigError
-from fedsub.study.experiment.config import parse, show
+from fedsub.study.experiment.complaints import show
+from fedsub.study.experiment.config import parse
 from fedsub.study.experiment.evaluation import metric_files
 from fedsub.study.experiment.experiment import Experiment
 from fedsub.study.reading import BY_COMMAND

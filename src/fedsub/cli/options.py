@@ -158,6 +158,11 @@ class Flags(DataFlags):
         ),
         "evaluate.ranking",
     ] = None
+    norms: Annotated[
+        int | None,
+        _option(TRAIN, "Measure the gradient's norms on all training data every so many rounds (docs/theory.md)."),
+        "evaluate.norms",
+    ] = None
 
     engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None
     chunk: Annotated[int | None, _option(SPEED, "Clients trained together at most (batched)."), "run.chunk"] = None

@@ -90,17 +90,19 @@ def make_folder(path: Path) -> None:
         raise ConfigError(f"The directory {path} cannot be made: {said}; choose another out (--out).") from error
 
 
-def write_atomic(path: str | os.PathLike[str], content: bytes | Callable[[Sink], object]) -> tuple[int, str]:
+def write_atomic(
+    path: str | os.PathLike[str], content: bytes | Callable[[Sink], object], *, mode: int = 0o666
+) -> tuple[int, str]:  # fmt: skip
     """Write a whole file so that a reader, or a crash, sees the old content or the new one.
 
-    `content` is the bytes, or a function that writes them to the file it is given. Returns the size and
-    the `digest` of what was written.
+    `content` is the bytes, or a function that writes them to the file it is given; ``mode`` 0o600 is for secrets.
+    Returns the size and the `digest` of what was written.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     with writing(path):
         try:
-            with open(temporary, "wb") as file:
+            with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 sink = _Counting(file)
                 if callable(content):
                     content(sink)

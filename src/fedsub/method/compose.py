@@ -14,6 +14,7 @@ from fedsub.checks import check_number
 from fedsub.errors import MethodError
 from fedsub.method.part import Part
 from fedsub.method.parts import ClipRows, NormalisedSteps, Personal, Prox
+from fedsub.method.sampling import Everyone, InTurns
 from fedsub.method.settings import DEFAULTS
 from fedsub.method.slots import Average, Method
 
@@ -23,9 +24,11 @@ def compose(name: str, average: Average, settings: Mapping[str, Any]) -> Method:
     s: dict[str, Any] = {**DEFAULTS, **settings}
     if s["groups"]:
         average = average.grouped(name, s["groups"])
-    return Method(
-        local=s["solver"], parts=_parts(s), average=average, server=s["server"], sampler=s["sampler"], name=name
-    )  # fmt: skip
+    parts, sampler = _parts(s), s["sampler"]
+    turns = max((part.turns for part in parts), default=1)
+    if turns > 1 and not isinstance(sampler, Everyone | InTurns):
+        sampler = InTurns(sampler, turns)
+    return Method(local=s["solver"], parts=parts, average=average, server=s["server"], sampler=sampler, name=name)
 
 
 def _parts(s: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -13,7 +13,7 @@ from fedsub.method.groups import Group
 from fedsub.trees import Tree
 
 if TYPE_CHECKING:
-    from fedsub.method.slots import Method
+    from fedsub.method.slots import Local, Method
 
 
 @dataclass
@@ -38,6 +38,8 @@ class Work:
     gradient: Callable[[Tree, float], Tree] | None = (
         None  # mean gradient at other parameters, over a share of the batches
     )
+    same_batch: Callable[[Tree], Tree] | None = None  # gradient of this step's batch at other parameters
+    frequency: Callable[[], Tree] | None = None  # by table: in which share of its samples a client names each row
     method: Method | None = None
 
     def rate(self, name: str) -> float:
@@ -91,7 +93,8 @@ class Part:
     shrinks: ClassVar[bool] = False  # whether what its `finish` sends is never longer (in L2) than what it was given
     noises: ClassVar[bool] = False  # whether the server adds noise to the sum over whole tables
     silent: ClassVar[bool] = False  # whether clients must not tell their training loss
-    steers: ClassVar[bool] = False  # whether it turns steps towards the mean gradient, read off the client's update
+    steers: ClassVar[bool] = False  # whether it bends local steps towards what all clients want
+    turns: ClassVar[int] = 1  # rounds that it needs the same clients for: `fedsub.sampling.InTurns`
     own: ClassVar[str] = ""  # of client_slots, the one with the values of the parameters that are `private`
 
     @property
@@ -123,6 +126,14 @@ class Part:
     def first(self, slot: str, name: str, start: Start) -> Tensor | None:
         """What clients keep of a parameter before their first round, laid out like ``start.values``; None: zeros."""
         return None
+
+    def drawn(self, local: Local, round: int) -> Local:
+        """The local solver by which steps and batches of a round are drawn."""
+        return local
+
+    def plain(self, round: int) -> Collection[str]:
+        """Of "update" and its payloads, those whose mean in this round is the plain one, not corrected for heat."""
+        return ()
 
     def supply(self, work: Work) -> Tree:
         """Client: its own values of the parameters that are `private`, before it begins."""

@@ -33,7 +33,7 @@ class Common(TypedDict, total=False):
     clip_norm: float | None
     schedule: str | Schedule | None  # "exponential:0.999", "diminishing:100", "cosine:400"
     mu: float  # proximal term
-    variates: str | Part | None  # Scaffold's control variates: "II", "I" or, with another share of batches, "I:1"
+    variates: str | Part | None  # Scaffold's: "II", "I", "I:1"; "dynamic:0.1", "admm:0.1", "split:0.1", "svrg"
     normalise: bool  # FedNova's normalised steps
     personal: str | list[str] | None  # parameters that stay with the client: patterns, or "last" (layer)
     personal_init: str  # "random" or "shared"

@@ -187,6 +187,9 @@ class Method(Algorithm):
         if len(keepers := [part for part in self.parts if part.own]) > 1:
             listed = " and ".join(type(part).__name__ for part in keepers)
             raise MethodError(f"One part keeps all parameters that are clients' own, but parts hold {listed}.")
+        if len(steering := [part for part in self.parts if part.steers]) > 1:
+            listed = " and ".join(type(part).__name__ for part in steering)
+            raise MethodError(f"One part bends clients' steps towards what all want, but parts hold {listed}.")
         codecs = [part for part in self.parts if part.codec]
         for part in codecs:
             if type(part).decode is Part.decode:

@@ -5,7 +5,7 @@
     sampler   uniform  by-size  poisson  pow-d:20  cpow-d:20  rpow-d:20  ucb:0.7        and clients_per_round, …
     codec     sign  ef-sign  topk:0.05  randomk:0.05  int8
     schedule  constant  exponential:0.999  diminishing:100  cosine:400
-    variates  II  I  I:1
+    variates  II  I  I:1  dynamic:0.1  admm:0.1  split:0.1  svrg                      one of them
     iterates  last  tail:0.25  tail:100  ema:0.99                                       around the server
     secure    union:0.5  clear:0.5  union:0.5,rows_threshold=3,simulate=false           rows, clip, other settings
     dp        central:clip=0.5,noise=1  central:clip=0.5,epsilon=8  local:clip=0.5,noise=4
@@ -27,7 +27,16 @@ from fedsub.errors import MethodError, nearest
 from fedsub.method.codecs import ErrorFeedbackSign, Int8, RandomK, Sign, TopK
 from fedsub.method.local import SGD, Adam
 from fedsub.method.part import Part
-from fedsub.method.parts import CentralDP, ControlVariates, LocalDP, SecureSum
+from fedsub.method.parts import (
+    AnchoredSteps,
+    CentralDP,
+    ControlVariates,
+    Dynamic,
+    LocalDP,
+    Multipliers,
+    SecureSum,
+    Splitting,
+)
 from fedsub.method.parts.bounded import BoundedUpdate
 from fedsub.method.parts.secure_sum import ROWS
 from fedsub.method.patterns import Groups, share_out
@@ -68,7 +77,11 @@ SCHEDULES: Words = {
 }  # fmt: skip
 ITERATES: Words = {"last": (lambda: None, None), "tail": (TailMean, float), "ema": (EMA, float)}
 PRIVACY: dict[str, type[BoundedUpdate]] = {"central": CentralDP, "local": LocalDP}
-VARIATES: Words = {"I": (partial(ControlVariates, "I"), float), "II": (partial(ControlVariates, "II"), None)}
+VARIATES: Words = {
+    "I": (partial(ControlVariates, "I"), float), "II": (partial(ControlVariates, "II"), None),
+    "dynamic": (Dynamic, float), "admm": (Multipliers, float), "split": (Splitting, float),
+    "svrg": (AnchoredSteps, None),
+}  # fmt: skip
 HEATS: dict[str, tuple[Callable[..., PrivateHeat], str | None]] = {  # and the field that a bare number means
     "rr": (RandomizedResponse, "epsilon"), "oue": (partial(RandomizedResponse, kind="optimal"), "epsilon"),
     "prr": (PermanentResponse, "preset"), "hadamard": (Hadamard, "epsilon"),
@@ -220,8 +233,10 @@ def codec(text: str | Part | None) -> Part | None:
 
 
 def variates(text: str | Part | None) -> Part | None:
-    """Scaffold's control variates from the option's name, with "I" perhaps a share of the batches, like "I:1"."""
-    if text is None or isinstance(text, ControlVariates):
+    """What bends local steps: Scaffold's control variates by the option's name ("I:1" names a share of the batches),
+    the prices of FedDyn, FedADMM and FedSplit with their ρ ("dynamic:0.1"), or FSVRG's anchor ("svrg").
+    """
+    if text is None or (isinstance(text, Part) and text.steers):
         return text
     return read_word(text, VARIATES, "variates (Scaffold's option)")
 

@@ -18,6 +18,7 @@ from fedsub.method.part import Start
 from fedsub.method.slots import Method
 from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
+from fedsub.node.heat_sums import HeatSum
 from fedsub.node.secret import SECURE, SecretSums
 from fedsub.node.share import alone
 from fedsub.node.store import Store
@@ -34,6 +35,7 @@ from fedsub.round.memory import ClientState, first_words
 from fedsub.round.messages import Downlink, Uplink
 from fedsub.round.quiet import one_thread
 from fedsub.round.schema import REPORTS, Schema, expected
+from fedsub.secure import Identity, SecureClient, Setting
 from fedsub.secure.wire import MAGIC
 
 MakeObjective = Callable[[Mapping[str, int]], Objective]  # (space -> how many rows its tables need)
@@ -46,6 +48,9 @@ class Node:
     `hand_out`). ``objective`` makes the objective for tables of given sizes: the node's tables have only the rows that
     it holds. ``number`` is the client's place in the population, from which its randomness follows. What it keeps lies
     in ``folder``. The node runs only what is installed on it; messages hold numbers.
+
+    ``identity``: its signing key and those that are registered of the others; one that lies beside the data is found.
+    With it the node takes part in secure sums of registered clients alone.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class Node:
         method: Method,
         number: int,
         folder: str | os.PathLike[str],
+        identity: Identity | None = None,
     ):
         own = data if isinstance(data, Clients) else Clients.open(data, verify=True)
         self.method, self.number = method, number
@@ -72,7 +78,12 @@ class Node:
         )
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None
+        self.sum: SecureClient | None = None  # the secure sum that is under way
         self.sums = SecretSums(self)
+        self.heat_sum = HeatSum(self, self.heat.mechanism, heat.weighs(method), int(own.sizes[0]))
+        self.identity = identity if identity is not None or isinstance(data, Clients) else Identity.find(data)
+        if self.identity is not None:
+            self.identity.check(number)
         self._invited: int | None = None  # the round of the last invitation
 
     def hello(self) -> bytes:
@@ -85,6 +96,8 @@ class Node:
             kind, _, space = field.name.partition("/")
             if kind == "rows":
                 tensors[field.name] = _bytes(encode_rows(self.held[space], self._rows[space]))
+        if self.identity is not None and heat.adds_in_secret(self.method):
+            tensors["identities"] = torch.tensor(self.identity.known.digest)
         return wire.write(wire.Envelope(wire.HELLO, 0, self.number, tensors=tensors))
 
     def join(self, welcome: bytes) -> None:
@@ -93,8 +106,8 @@ class Node:
         if message.flags == wire.REFUSED:
             wire.check(message, {}, client=self.number)
             raise WireError(
-                f"The server leaves client {self.number} out: it runs another method or model, or did not say which "
-                "rows it holds; give both the same settings, names, shapes and types."
+                f"The server leaves client {self.number} out: it runs another method or model, has other identities "
+                "or none, or did not say which rows it holds; give both the same settings, names, shapes, types, keys."
             )
         reports = tuple(name for name in REPORTS if f"report/{name}" in message.tensors)
         schema = self._described(reports)
@@ -136,12 +149,14 @@ class Node:
         if self.letters is None or self.half is None:
             raise WireError("This node has not joined a run yet; send its hello and take the welcome first.")
         if data[: len(MAGIC)] == MAGIC:
-            return self.sums.receive(data)
+            return self._add(data)
         message = wire.read(data)
         if message.kind in SECURE:
             return self.sums.answer(message)
         if message.kind == wire.ASK_HEAT:
             return self.heat.answer(message, self.letters.run, self.number)
+        if message.kind == wire.ADD_HEAT:
+            return self.heat_sum.answer(message)
         if self.sums.secure is not None:
             raise WireError("This node's method adds in secret, and somebody asked it in the clear; refused.")
         if message.kind == wire.INVITE:
@@ -149,6 +164,20 @@ class Node:
             self._invited = message.round
             return self.letters.ask(message, self.held)
         return self._work(data)
+
+    def begin(self, setting: Setting, values: Mapping[str, np.ndarray]) -> bytes:
+        """Take part in a secure sum; its first message."""
+        self.sum = SecureClient(setting, self.number, values, identity=self.identity)
+        return self.sum.hello()
+
+    def _add(self, data: bytes) -> bytes:
+        """A message of the secure sum that is under way."""
+        if self.sum is None:
+            raise WireError("A message of a secure sum came, and none is under way; refused.")
+        answer = self.sum.receive(data)
+        if not self.sum.waits:
+            self.heat_sum.told()
+        return answer
 
     def _work(self, data: bytes) -> bytes:
         assert self.letters is not None

@@ -15,12 +15,13 @@ import torch
 from fedsub.errors import DataError, SecureSumError, WireError
 from fedsub.method.codecs.wire import decode_rows
 from fedsub.method.parts import SecureSum
+from fedsub.node.summing import as_bytes, told_setting
 from fedsub.round import wire
 from fedsub.round.messages import MODEL, Downlink
 from fedsub.round.quiet import one_thread
-from fedsub.round.secure.attempts import Counted, checked
+from fedsub.round.secure.attempts import Counted, Settings, checked
 from fedsub.round.secure.vector import Array, Given, Ranges
-from fedsub.secure import RowRule, SecureClient, Segment, Setting
+from fedsub.secure import RowRule, Segment, Setting
 from fedsub.secure.union import count_values
 
 if TYPE_CHECKING:
@@ -36,15 +37,8 @@ class SecretSums:
         self.node = node
         self.secure = next((part for part in node.method.parts if isinstance(part, SecureSum)), None)
         self.round = 0  # the last whose rows were counted
-        self.client: SecureClient | None = None
         self.counted: Counted | None = None
         self.trained: tuple[Ranges, Given] | None = None
-
-    def receive(self, data: bytes) -> bytes:
-        """A message of the sum that is under way."""
-        if self.client is None:
-            raise WireError("A message of a secure sum came, and none is under way; refused.")
-        return self.client.receive(data)
 
     def answer(self, message: wire.Envelope) -> bytes:
         letters = self.node.letters
@@ -54,6 +48,8 @@ class SecretSums:
             raise WireError(f"A message of run {message.run} for client {message.client} came; refused.")
         if message.kind == wire.COUNT_ROWS:
             return self._count(message)
+        if message.kind == wire.UNION and not letters.schema.spaces and message.round > self.round:
+            self._begin(message.round, np.zeros(0, np.int64))  # there are no rows to be counted first
         if message.round != self.round:
             raise WireError(f"A task of round {message.round} came, and round {self.round} was counted; refused.")
         return self._train(message) if message.kind == wire.UNION else self._add(message)
@@ -70,28 +66,33 @@ class SecretSums:
             raise WireError("A count of rows came over other tables than this node's; refused.")
         held = self.node.held
         values = {space: count_values(held[space], sizes[space], bits) for space in spaces}
-        self.client = SecureClient(setting, self.node.number, values)
+        hello = self.node.begin(setting, values)
+        self._begin(message.round, np.array(setting.participants))
+        return hello
+
+    def _begin(self, round: int, people: Array) -> None:
         none = np.zeros(0, np.int64)
-        self.counted = Counted(np.array(setting.participants), {}, {}, none, none)
-        self.round, self.trained = message.round, None
-        return self.client.hello()
+        self.counted = Counted(people, {}, {}, none, none)
+        self.round, self.trained = round, None
 
     def _train(self, message: wire.Envelope) -> bytes:
         node, letters = self.node, self.node.letters
         assert letters is not None
         assert self.counted is not None
         assert self.secure is not None
-        if self.trained is not None or self.client is None or self.client.waits:
+        spaces = letters.schema.spaces
+        if self.trained is not None or (spaces and (node.sum is None or node.sum.waits)):
             raise WireError(f"Round {message.round} was trained already, or not counted to its end; refused.")
-        there = self.client.listed[-1]  # those whose rows are in the counts: they agreed on this list
-        self.counted.clients = self.counted.clients[there]
+        if spaces and node.sum is not None:
+            there = node.sum.listed[-1]  # those whose rows are in the counts: they agreed on this list
+            self.counted.clients = self.counted.clients[there]
         unions = self._rows(message, {space: letters.rows[space] for space in letters.schema.spaces})
         for space, union in unions.items():
             if not np.isin(node.held[space], union).all():
                 raise WireError(f"Rows that this node holds are missing in the union of {space!r}; refused.")
         heaviest = float(message.tensors["heaviest"])
         counts = {space: len(union) for space, union in unions.items()}
-        down, accepted = letters.read_down(_read(message, "down"), node.number, counts)
+        down, accepted = letters.read_down(as_bytes(message, "down"), node.number, counts)
         if down.round != message.round or down.probe:
             raise WireError("What came is not the round's task; refused.")
         self.counted.unions.update(unions)
@@ -138,24 +139,16 @@ class SecretSums:
         except SecureSumError as err:
             raise WireError(str(err)) from err
         held, rows = self.node.held, {space: rule.rows for space, rule in rules.items()}
-        self.client = SecureClient(setting, self.node.number, ranges.spread(given, held, rows))
-        return self.client.hello()
+        return self.node.begin(setting, ranges.spread(given, held, rows))
 
     def _setting(self, message: wire.Envelope) -> Setting:
-        setting = Setting.read(_read(message, "setting"))
-        if (setting.run, setting.round) != (message.run, message.round) or self.node.number not in setting.places:
-            raise WireError("The setting of a secure sum is not of this round, or without this client; refused.")
+        assert self.secure is not None
+        setting = told_setting(message, self.node.number)
+        Settings(self.secure, message.run, signed=self.node.identity is not None).check(setting)
         return setting
 
     def _rows(self, message: wire.Envelope, sizes: dict[str, int]) -> dict[str, Array]:
         try:
-            return {space: decode_rows(_read(message, f"rows/{space}"), size) for space, size in sizes.items()}
+            return {space: decode_rows(as_bytes(message, f"rows/{space}"), size) for space, size in sizes.items()}
         except DataError as err:
             raise WireError(str(err)) from err
-
-
-def _read(message: wire.Envelope, name: str) -> bytes:
-    value = message.tensors.get(name)
-    if value is None or value.dtype != torch.uint8 or value.ndim != 1:
-        raise WireError(f"A message of a secure round lacks {name!r}; refused.")
-    return value.numpy().tobytes()

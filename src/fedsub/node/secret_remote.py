@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedsub.errors import FedsubError, MethodError, SecureSumError, WireError
+from fedsub.errors import MethodError, WireError
 from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.parts import SecureSum
 from fedsub.node.remote import Remote
+from fedsub.node.summing import Summing, as_tensor
 from fedsub.round import wire
 from fedsub.round.layout import Asked
 from fedsub.round.secure.adding import Added
@@ -23,30 +24,30 @@ from fedsub.round.secure.opening import Opening
 from fedsub.round.secure.vector import Array
 from fedsub.round.server import Opened
 from fedsub.round.transport import Answers
-from fedsub.secure import SecureServer, Segment, Setting
+from fedsub.secure import Registry, Segment
 
 
 class SecretRemote(Opening):
     """Clients that `Remote` reaches, whose uplinks cannot be read. Whatever the part says, the protocol is played."""
 
-    def __init__(self, remote: Remote, secure: SecureSum):
+    def __init__(self, remote: Remote, secure: SecureSum, known: Registry | None = None):
         if secure.rows != "union":
             raise MethodError(f'Nodes play secure rounds with rows="union" alone, got {secure.rows!r}.')
-        super().__init__(remote.server, secure, remote.letters.run, fresh=True)
-        self.remote, self.run = remote, remote.letters.run
+        super().__init__(remote.server, secure, remote.letters.run, fresh=True, signed=known is not None)
+        self.remote, self.run, self.known = remote, remote.letters.run, known
+        self.summing = Summing(remote, known)  # of this round
         self._counted: Counted | None = None
-        self._bytes: dict[int, list[int]] = {}  # of this round: client -> down, up
 
     def rows(self, number: int, cohort: Cohort) -> dict[str, Asked]:
         """The union of the rows of those who answer."""
         spaces, sizes = self.server.schema.spaces, self.server.population.rows
-        none, self._bytes = np.zeros(0, np.int64), {client: [0, 0] for client in cohort.clients.tolist()}
+        none, self.summing = np.zeros(0, np.int64), Summing(self.remote, self.known)
         self._counted = Counted(none, {}, {}, none, none)
         if spaces and len(cohort) >= self.settings.fewest(len(cohort)):
             bits = next(bits for bits in (8, 16, 32, 64) if len(cohort) < 2**bits)
             segments = tuple(Segment(space, sizes[space], bits, most=1) for space in spaces)
             setting = self.settings.plan(number, cohort.clients, segments)
-            added = self._added(setting, wire.COUNT_ROWS, {})
+            added = self.summing.added(setting, wire.COUNT_ROWS, {})
             if added.sums is not None:
                 unions = {space: added.sums[space].nonzero()[0] for space in spaces}
                 counts = {space: added.sums[space][unions[space]].astype(np.int64) for space in spaces}
@@ -75,8 +76,8 @@ class SecretRemote(Opening):
             for space, rule in planned.rules.items():
                 union = counted.unions[space]
                 places = np.searchsorted(union, rule.rows)
-                tensors[f"rows/{space}"] = _bytes(encode_rows(places, max(len(union), 1)))
-            return self._added(planned.setting, wire.ADD_UP, tensors)
+                tensors[f"rows/{space}"] = as_tensor(encode_rows(places, max(len(union), 1)))
+            return self.summing.added(planned.setting, wire.ADD_UP, tensors)
 
         attempts = Attempts(
             self.settings, opened.number, counted, self.ranges, add, None, lambda counted, rules: 0
@@ -88,7 +89,8 @@ class SecretRemote(Opening):
             sums.refused, there = len(refusing), [*refusing, *done[1].clients]
         came = np.flatnonzero(np.isin(cohort.clients, there))
         who = cohort.take(came)
-        down, up = (np.array([self._bytes[c][side] for c in cohort.clients.tolist()], np.int64) for side in (0, 1))
+        crossed = [self.summing.bytes.get(client, (0, 0)) for client in cohort.clients.tolist()]
+        down, up = np.array(crossed, np.int64).reshape(-1, 2).T
         note = () if sums is not None else (f"round {opened.number} was left out: {attempts.why}",)
         return Answers(sums, who, came, np.isin(who.clients, refusing), {}, down, up, measured, note)
 
@@ -100,11 +102,14 @@ class SecretRemote(Opening):
         """Send the union; the flags of the answer, None if there is none."""
         letters, accepted = self.remote.letters, self.remote.accepted.get(client, 0)
         down = replace(opened.downlink(slice(0, 1)), who=Cohort.of(np.array([client])))
-        tensors = {"down": _bytes(letters.write_down(down, accepted)), "heaviest": torch.tensor(self.ranges.heaviest)}
+        tensors = {
+            "down": as_tensor(letters.write_down(down, accepted)),
+            "heaviest": torch.tensor(self.ranges.heaviest),
+        }
         tensors["heaviest"] = tensors["heaviest"].double()
         for space, union in counted.unions.items():
-            tensors[f"rows/{space}"] = _bytes(encode_rows(union, self.server.population.rows[space]))
-        data = self._reply(client, self._write(wire.UNION, opened.number, client, tensors))
+            tensors[f"rows/{space}"] = as_tensor(encode_rows(union, self.server.population.rows[space]))
+        data = self.summing.reply(client, self.summing.write(wire.UNION, opened.number, client, tensors))
         try:
             message = wire.read(data) if data is not None else None
             if message is not None:
@@ -113,42 +118,3 @@ class SecretRemote(Opening):
             self.remote.refused.append(f"client {client}: {err}")
             return None
         return None if message is None else message.flags
-
-    def _added(self, setting: Setting, kind: int, tensors: dict[str, torch.Tensor]) -> Added:
-        """One secure sum, from its setting to its end."""
-        server, none = SecureServer(setting), np.zeros(0, np.int64)
-        told = {"setting": _bytes(setting.write()), **tensors}
-        down = {c: self._write(kind, setting.round, c, told) for c in setting.participants}
-        left: tuple[int, ...] = ()
-        while server.summed is None:
-            left = tuple(client for client, data in down.items() if self._passed(server, client, data))
-            try:
-                down = server.advance()
-            except SecureSumError as err:
-                return Added(None, left, none, none, str(err))
-        return Added(server.summed.sums, server.summed.clients, none, none)
-
-    def _passed(self, server: SecureServer, client: int, data: bytes) -> bool:
-        """Whether a client answered what it was sent, and the sum took the answer."""
-        answer = self._reply(client, data)
-        if answer is None:
-            return False
-        try:
-            server.receive(answer)
-        except FedsubError as err:
-            self.remote.refused.append(f"client {client}: {err}")
-            return False
-        return True
-
-    def _write(self, kind: int, number: int, client: int, tensors: dict[str, torch.Tensor]) -> bytes:
-        return wire.write(wire.Envelope(kind, number, client, run=self.run, tensors=tensors))
-
-    def _reply(self, client: int, data: bytes) -> bytes | None:
-        answer = self.remote.reply(client, data)
-        self._bytes[client][0] += len(data) * (client in self.remote.channels)
-        self._bytes[client][1] += len(answer or b"")
-        return answer
-
-
-def _bytes(data: bytes) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from fedsub.checks import check_seed
-from fedsub.errors import DataError, NoUsableClient, WireError
+from fedsub.errors import DataError, MethodError, NoUsableClient, WireError
 from fedsub.method.codecs.wire import decode_rows
 from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node.agree import method_digest, model_digest
-from fedsub.node.heat import ask, private_heat
+from fedsub.node.heat import adds_in_secret, ask, private_heat
 from fedsub.node.remote import Remote
 from fedsub.node.secret_remote import SecretRemote
 from fedsub.objective.population import Population
@@ -24,9 +25,10 @@ from fedsub.round.ledger import RoundReport
 from fedsub.round.letters import Letters
 from fedsub.round.memory import moments
 from fedsub.round.quiet import one_thread
-from fedsub.round.schema import expected
+from fedsub.round.schema import Field, expected
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
+from fedsub.secure import Registry
 from fedsub.trees import Tree
 
 log = logging.getLogger("fedsub")
@@ -37,7 +39,8 @@ class Served:
     """What came of it: the shared model, a report of every round, and the messages that were refused.
 
     ``left_out`` are the clients that said something else in their hello than the server expects, or nothing, and why;
-    they count as lost in every round that they are drawn for. ``notes`` say how heat was learned in private.
+    they count as lost in every round that they are drawn for. ``notes`` say how heat was learned in private, and
+    ``asked`` are the bytes, down and up, that this took.
     """
 
     params: Tree
@@ -46,6 +49,7 @@ class Served:
     stopped: str = ""  # why it ended before its last round, in a sentence: a privacy budget is spent
     left_out: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    asked: tuple[int, int] = (0, 0)
 
 
 def serve(
@@ -58,20 +62,24 @@ def serve(
     seed: int = 0,
     run: int = 1,
     before_round: Callable[[int], None] = lambda number: None,
+    identities: Registry | str | os.PathLike[str] | None = None,
 ) -> Served:
     """Play ``rounds`` rounds with clients that are reached through ``channels``, by their numbers.
 
     ``params`` is the first model; it is trained in place.
     ``before_round`` is called with each round's number; a client whose channel was replaced there says hello again.
     A client without a channel is lost whenever it is drawn, like one whose hello was refused.
+    ``identities``: the registered public keys of all clients, who then sign what they do in secure sums; a `Registry`
+    or the file that it was saved to. Clients that have identities join no server that knows of none.
     """
     check_seed("seed", seed)
+    signers = _registered(method, population, identities)
     secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
     server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
     letters = Letters(server.schema, population.rows, run, population.padding)
     joined: dict[int, Channel] = {}
     remote = Remote(server, letters, joined)
-    transport: Transport = remote if secure is None else SecretRemote(remote, secure)
+    transport: Transport = remote if secure is None else SecretRemote(remote, secure, signers)
     first = {name: params[name].clone() for name in server.schema.private}
     done = Served(params, refused=remote.refused)
     known: dict[int, Channel] = {}
@@ -88,7 +96,7 @@ def serve(
                     joined.pop(client, None)
                     done.left_out.pop(client, None)
                     try:
-                        welcome(server, letters, first, client, channel, seed)
+                        welcome(server, letters, first, client, channel, seed, signers)
                         joined[client] = channel
                     except WireError as err:
                         done.left_out[client] = str(err)
@@ -96,15 +104,33 @@ def serve(
             if not joined:
                 why = "; ".join([*done.left_out.values()][:3]) or "there is no channel to any"
                 raise NoUsableClient(f"Round {number}: no client has joined. {why}")
-            if number == 1 and mechanism is not None:
-                server.population = ask(remote, mechanism)
+            if number == 1 and mechanism is not None and population.tables:
+                server.population, done.asked = ask(remote, mechanism, known=signers)
             done.reports.append(play(server, transport, number))
         server.settle(rounds)
     done.notes = tuple(getattr(server.average, "notes", ()))
     return done
 
 
-def welcome(server: ServerHalf, letters: Letters, first: Tree, client: int, channel: Channel, seed: int) -> None:
+def _registered(
+    method: Method, population: Population, given: Registry | str | os.PathLike[str] | None
+) -> Registry | None:
+    """The keys of those who sign in secure sums; None if nobody does."""
+    if given is None or not adds_in_secret(method):
+        return None
+    known = given if isinstance(given, Registry) else Registry.open(given)
+    if missing := [client for client in range(len(population)) if client not in known]:
+        raise MethodError(
+            f"{len(missing)} of {len(population)} clients have no registered identity, the first is {missing[0]}; "
+            "register all of them, or none."
+        )
+    return known
+
+
+def welcome(
+    server: ServerHalf, letters: Letters, first: Tree, client: int, channel: Channel, seed: int,
+    signers: Registry | None = None,
+) -> None:  # fmt: skip
     """Answer a client's hello: tell one that runs something else, give the others what they begin with.
 
     WireError says why a client cannot take part.
@@ -113,7 +139,7 @@ def welcome(server: ServerHalf, letters: Letters, first: Tree, client: int, chan
     if data is None:
         raise WireError(f"Client {client} did not say hello; start it, or leave it out of the channels.")
     try:
-        rows = _rows_held(server, wire.read(data, wire.HELLO), client)
+        rows = _rows_held(server, wire.read(data, wire.HELLO), client, signers)
     except WireError:
         channel.send(wire.write(wire.Envelope(wire.WELCOME, 0, client, run=letters.run, flags=wire.REFUSED)))
         raise
@@ -126,16 +152,27 @@ def welcome(server: ServerHalf, letters: Letters, first: Tree, client: int, chan
     channel.send(wire.write(wire.Envelope(wire.WELCOME, 0, client, run=letters.run, tensors=tensors)))
 
 
-def _rows_held(server: ServerHalf, hello: wire.Envelope, client: int) -> dict[str, torch.Tensor]:
+def _rows_held(
+    server: ServerHalf, hello: wire.Envelope, client: int, signers: Registry | None
+) -> dict[str, torch.Tensor]:
     """The rows of each space of which a client keeps values of its own, if it runs what the server runs."""
     population, fields = server.population, server.schema.hello()
     wanted = {"method": method_digest(server.method), "model": model_digest(server.params, population.tables)}
+    if signers is not None:
+        wanted["identities"] = signers.digest
+        fields.append(Field("identities", torch.int64, ()))
+    if ("identities" in hello.tensors) != (signers is not None):
+        has, lacks = ("client", "server") if signers is None else ("server", "client")
+        raise WireError(
+            f"Client {client} cannot join: the {has} has registered identities for secure sums and the {lacks} has "
+            "none; give both the same (serve(identities=…), Node(identity=…)), or neither."
+        )
     for name, digest in wanted.items():
         seen = hello.tensors.get(name)
         if seen is not None and seen.shape == () and seen.dtype == torch.int64 and int(seen) != digest:
             raise WireError(
                 f"Client {client} joins with another {name} than the server's; give both the same {name} (settings, "
-                "names, shapes and types)."
+                "names, shapes, types and keys)."
             )
     head = {"round": 0, "client": client, "repeat": 0, "run": 0, "flags": 0, "accepted": 0}
     wire.check(hello, expected(fields, {}), **head)

@@ -12,6 +12,7 @@ import numpy as np
 from fedsub.data.clients import Clients, Column
 from fedsub.data.store import fingerprint
 from fedsub.errors import DataError
+from fedsub.secure.identities import REGISTRY, register
 
 
 def only(clients: Clients, number: int) -> Clients:
@@ -37,12 +38,24 @@ def only(clients: Clients, number: int) -> Clients:
     return replace(own, fingerprint=fingerprint(own), source=clients.source)
 
 
-def hand_out(clients: Clients, folder: str | os.PathLike[str], numbers: Sequence[int] | None = None) -> dict[int, Path]:
-    """Write clients to a directory each (`Clients.save`); returns where, by number."""
+def hand_out(
+    clients: Clients, folder: str | os.PathLike[str], numbers: Sequence[int] | None = None, *, identities: bool = False
+) -> dict[int, Path]:
+    """Write clients to a directory each (`Clients.save`); returns where, by number.
+
+    ``identities``: register new signing keys for them. Each directory gets the client's own secret key and the public
+    ones of all (`fedsub.secure.Identity`), the folder the public ones for the server.
+    """
+    numbers = range(len(clients)) if numbers is None else numbers
+    registered = register(numbers) if identities else {}
     out = {}
-    for number in range(len(clients)) if numbers is None else numbers:
+    for number in numbers:
         out[number] = Path(folder) / f"client-{number:06d}"
         only(clients, number).save(out[number])
+        if identities:
+            registered[number].save(out[number])
+    if registered:
+        next(iter(registered.values())).known.save(Path(folder) / REGISTRY)
     return out
 
 

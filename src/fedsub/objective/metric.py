@@ -29,14 +29,14 @@ import numpy as np
 from fedsub.data.clients import Clients
 from fedsub.disk.functions import code_digest
 from fedsub.errors import ConfigError
-from fedsub.objective.metrics import twentieths
+from fedsub.objective.metrics import NORMS, twentieths
 
 SEES = ("scores", "labels", "losses", "clients", "columns")
 BETTER = ("higher", "lower")
 # What an evaluation says besides; a metric of that name would hide it.
 TAKEN = frozenset(
     ("ce", "half_ce", "accuracy", "auc", "loss", "rmse", "mae", "samples", "deciles", "spread", "by_client", "shared",
-     "gain", "ranking", "group", "clients", "objective", "g_h", "g_w")
+     "gain", "ranking", "group", "clients", "objective", "g_h", "g_w", *NORMS)
 )  # fmt: skip
 
 

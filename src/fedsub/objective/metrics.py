@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
+SQUARED, ELEMENTWISE = NORMS = "squared_norm", "elementwise_norm"  # of the gradient (`fedsub.round.norms`)
 
 
 def auc(scores: Array, labels: Array) -> float:

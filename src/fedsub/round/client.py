@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedsub import rng
+from fedsub.data.frequency import frequency
 from fedsub.errors import MethodError
 from fedsub.method.batches import Batches, draw
 from fedsub.method.groups import Cohort, Group
@@ -45,6 +46,8 @@ class ClientHalf:
     def draw(self, who: Cohort, round: int, *, one_batch: bool = False) -> Batches:
         """The samples of every local step of some clients."""
         local = self.method.local
+        for part in self.method.parts:
+            local = part.drawn(local, round)
         if one_batch:
             local = replace(local, local_steps=1, local_epochs=None)  # type: ignore[type-var]
         return draw(
@@ -66,7 +69,9 @@ class ClientHalf:
         if self.method.parts:  # NaN may be born in what they made of it, and infinity may get lost in an encoding
             self._declared(message)
             good &= finite(message, work.group)
-        work.gradient = None  # it holds the work, and the work holds it: neither would go before a collection
+        work.gradient = work.same_batch = work.frequency = (
+            None  # they hold it, and it holds them: it would not go before a collection
+        )
         count = 1 if pair else len(good)
         if pair:
             _halve(message, work)
@@ -136,6 +141,7 @@ class ClientHalf:
             work.steps = torch.from_numpy(batches.steps.astype(np.float32)).to(device)
             work.words = who.words(self.seed, rng.PART, down.round)
             at = self.places(who.clients)
+            work.frequency = lambda: self._frequency(at, model)
             for part in method.parts:
                 work.server[part.key] = {
                     slot: self._spread(down.trees[f"{part.key}.{slot}"], group) for slot in part.sent_slots
@@ -150,6 +156,15 @@ class ClientHalf:
         # Own values are copied: what is kept must not change while it is trained.
         work.sent = {n: shared[n].contiguous() if n in shared else supplied[n].clone() for n in problem.names}
         return work
+
+    def _frequency(self, at: np.ndarray, like: Tree) -> Tree:
+        """In which share of its samples a client names each of its rows, by table, shaped to multiply its values."""
+        found = {s.name: torch.from_numpy(frequency(self.problem.clients, s, at)) for s in self.problem.spaces.values()}
+        tables = {name: space.name for name, space in self.problem.tables.items() if name in like}
+        return {
+            name: found[space].to(like[name]).reshape(-1, *[1] * (like[name].ndim - 1))
+            for name, space in tables.items()
+        }
 
     def _spread(self, tree: Tree, group: Group) -> Tree:
         """A dense value that all clients were sent, for each of a stacked group."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, Loss
 from fedsub.objective.metric import Answers, Metric, metrics_of
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import columns_to
-from fedsub.round.predict import PersonalModel
+from fedsub.round.norms import GradientNorms, Norms
+from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
 from fedsub.round.score import Scorer
@@ -62,7 +64,9 @@ class Evaluate:
     predictions: {"test_seen": Seen("test", ("item",))} gives ``test_seen.auc``.
 
     ``metrics`` are functions of your own (`fedsub.objective.metric`), a list or a dict from name to function.
-    ``ranking``, a `Ranking`, adds measures of lists of items, such as ``test.ndcg@10``.
+    ``ranking``, a `Ranking`, adds measures of lists of items, such as ``test.ndcg@10``. ``norms``, a `Norms` or its
+    ``at``, adds ``train.squared_norm`` and ``train.elementwise_norm``: ‖∇f‖² and ∇fᵀ D ∇f on all training
+    data, in rounds of their own.
     """
 
     every: int = 10
@@ -71,6 +75,7 @@ class Evaluate:
     slices: Mapping[str, Seen] = field(default_factory=dict)
     metrics: Sequence[Any] | Mapping[str, Any] = ()
     ranking: Ranking | None = None
+    norms: Norms | int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         for name in ("every", "samples", "final_samples"):
@@ -82,6 +87,8 @@ class Evaluate:
         object.__setattr__(self, "metrics", metrics_of(self.metrics))
         if self.ranking is not None and not isinstance(self.ranking, Ranking):
             raise ConfigError(f'ranking of Evaluate must be a Ranking, such as Ranking("item"); got {self.ranking!r}.')
+        if self.norms is not None and not isinstance(self.norms, Norms):
+            object.__setattr__(self, "norms", Norms(self.norms))
 
     @property
     def own(self) -> tuple[Metric, ...]:
@@ -114,7 +121,8 @@ class Evaluate:
             }
         if self.own:
             found["metrics"] = {metric.name: metric.describe() for metric in self.own}
-        return found | ({"ranking": self.ranking.describe()} if self.ranking is not None else {})
+        found |= {"ranking": self.ranking.describe()} if self.ranking is not None else {}
+        return found | ({"norms": self.norms.describe()} if isinstance(self.norms, Norms) else {})
 
 
 class Evaluator:
@@ -135,13 +143,14 @@ class Evaluator:
         self._masks: dict[tuple[str, int], np.ndarray] = {}
         self.training = False  # from then on a metric of your own that fails ends nothing
         self._failed, self._told = dict[str, str](), False
+        self._slopes: dict[str, GradientNorms] = {}
         for name, part in plan.slices.items():
             if part.split not in splits or name in splits:
                 seen = f"is of the split {part.split!r}" if part.split not in splits else "is called like a split"
                 raise ConfigError(f"The slice {name!r} {seen}; {nearest(part.split, splits)}")
         for name, clients in splits.items():
             for space in problem.spaces.values():
-                if not _same_numbering(clients.spaces.get(space.name), space):
+                if not same_numbering(clients.spaces.get(space.name), space):
                     raise ConfigError(
                         f"The split {name!r} numbers the rows of {space.name!r} otherwise than the training data, so "
                         "its ids would mean other rows; make all splits from the same data, with Clients.split."
@@ -150,19 +159,27 @@ class Evaluator:
             None if plan.ranking is None else Ranker(plan.ranking, problem, splits, self.population, self.scorer)
         )
 
-    def __call__(self, model: Tree | PersonalModel) -> dict[str, float]:
+    def __call__(self, model: Evaluated) -> dict[str, float]:
         """Scalars by split: {"train.ce": …, "test.auc": …}. Of personal models, each is asked for its client's."""
         out: dict[str, float] = {}
         for name, clients in self.splits.items():
             answers = self._predict(model, clients, self._choose(name, clients, self.plan.count(name)))
             out |= {f"{name}.{k}": v for k, v in self._measure(answers).items()}
             if self.ranker is not None and name in self.ranker.ranked:
-                out |= {f"{name}.{k}": v for k, v in self.ranker(name, model).items()}
+                out |= {f"{name}.{k}": v for k, v in self.ranker(name, _at_hand(model)).items()}
             for part, mask in self._slices(name, clients, answers.samples):
                 out |= {f"{part}.{k}": v for k, v in self._measure(answers.take(mask)).items()}
         return out
 
-    def final(self, model: Tree | PersonalModel) -> dict[str, Any]:
+    def norms(self, model: Evaluated, weighting: str | None = None) -> dict[str, float]:
+        """{"train.squared_norm": ‖∇f‖², "train.elementwise_norm": ∇fᵀ D ∇f}, of the population's data."""
+        if weighting is None:
+            weighting = (self.plan.norms if isinstance(self.plan.norms, Norms) else Norms()).weighting
+        if weighting not in self._slopes:
+            self._slopes[weighting] = GradientNorms(self.problem, self.population, self.columns, weighting)
+        return {f"train.{name}": value for name, value in self._slopes[weighting](_at_hand(model)).items()}
+
+    def final(self, model: Evaluated) -> dict[str, Any]:
         """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features), ``spread`` and ``by_client``.
 
         ``gain`` of personal models is over the shared one, on the same samples.
@@ -188,7 +205,7 @@ class Evaluator:
                 out[name]["shared"] = {**self._measure(shared), "by_client": self._by_client(shared)}
                 out[name]["gain"] = metrics.gain(answers.losses, shared.losses, answers.owners)
             if self.ranker is not None and name in self.ranker.ranked:
-                out[name] |= self.ranker.final(name, model)
+                out[name] |= self.ranker.final(name, _at_hand(model))
             for part, mask in self._slices(name, clients, chosen):
                 out[part] = {"samples": int(mask.sum()), **self._measure(answers.take(mask))}
         return out
@@ -226,13 +243,12 @@ class Evaluator:
         word = rng.key(rng.EVALUATION, len(name), *name.encode())
         return np.sort(rng.first_of_permutation(clients.samples, count, word))
 
-    def _predict(
-        self, model: Tree | PersonalModel, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False
-    ) -> Answers:
+    def _predict(self, model: Evaluated, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False) -> Answers:
         """What the model says to the chosen samples, with the decile of each one's coldest feature if asked for."""
         label = getattr(self.problem.objective.loss, "label", None)
-        if isinstance(model, PersonalModel):
-            losses, said = self.scorer.personal(model)(model, clients, chosen)
+        if isinstance(model, PersonalModel | Elsewhere):
+            predict = model.answer if isinstance(model, Elsewhere) else partial(self.scorer.personal(model), model)
+            losses, said = predict(clients, chosen)
             columns = tuple(c for c in self.columns if c == label or (with_heat and clients.columns[c].space))
             arrays = clients.gather(chosen, columns, local=False)
             heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
@@ -334,7 +350,18 @@ class Evaluator:
         return dict(zip(heats, np.split(together, edges), strict=True))
 
 
-def _same_numbering(one: Space | None, other: Space) -> bool:
+def _at_hand(model: Evaluated) -> Tree | PersonalModel:
+    """For what needs all of a model, or samples that nobody has."""
+    if isinstance(model, Elsewhere):
+        raise ConfigError(
+            "Other parties hold parts of this model and of its data: lists of items and the gradient's norms cannot be "
+            "measured; leave ranking= and norms= out."
+        )
+    return model
+
+
+def same_numbering(one: Space | None, other: Space) -> bool:
+    """Whether the rows of two spaces stand for the same ids."""
     if one is None or one.size != other.size or one.padding != other.padding:
         return False
     if one.vocabulary is None or other.vocabulary is None:

@@ -128,7 +128,11 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
     if options.engine == "serial":
         options.refuse('engine="serial", which trains one client after the other,', "chunk", "compile")
     count = len(problem.clients)
-    check_work(problem.clients, method.local, min(max(round(method.sampler.share(count) * count), 1), count))
+    cohort = min(max(round(method.sampler.share(count) * count), 1), count)
+    for part in method.parts:
+        for number in range(1, part.turns + 1):
+            check_work(problem.clients, part.drawn(method.local, number), cohort)
+    check_work(problem.clients, method.local, cohort)
     choice = choose(
         problem, method, params, engine=options.engine, chunk=options.chunk, compile=options.compile, seed=options.seed
     )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fedsub.errors import MethodError, NoUsableClient
+from fedsub.method.average import BoundMean
 from fedsub.method.groups import Cohort
 from fedsub.method.patterns import check_patterns
 from fedsub.method.slots import BoundAverage, Method, Probe
@@ -161,7 +162,15 @@ class ServerHalf:
             )
         total = sums.total() if self.noised is None else self.noised.noised(sums, self._time(number))
         total = replace(total, share=self.average.share(total))
-        mean = {tree: self.average(sums.total(tree) if tree != UPDATE else total) for tree in sums.trees}
+        plain = {
+            name if name == UPDATE else f"{part.key}.{name}"
+            for part in self.method.parts
+            for name in part.plain(number)
+        }
+        mean = {}
+        for tree in sums.trees:
+            average = BoundMean(1.0) if tree in plain else self.average
+            mean[tree] = average(sums.total(tree) if tree != UPDATE else total)
         for part in reversed(self.method.parts):
             slots = {slot: self._of(tree, total.rows) for slot, tree in self.slots[part.key].items()}
             part.combine(mean, total, slots, number)

@@ -14,7 +14,8 @@ from fedsub.method.training import Trains
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import template
 from fedsub.round.evaluate import Evaluate, Evaluator
-from fedsub.round.predict import PersonalModel
+from fedsub.round.norms import Norms
+from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.trees import Tree
 
 
@@ -28,9 +29,9 @@ class Now:
     def __init__(self, problem: Problem, trainer: Trains, evaluator: Evaluator, round: int):
         self.round, self.splits = round, dict(evaluator.splits)
         self._problem, self._trainer, self._evaluator = problem, trainer, evaluator
-        self._model: tuple[int, Tree | PersonalModel] | None = None
+        self._model: tuple[int, Evaluated] | None = None
 
-    def model(self) -> Tree | PersonalModel:
+    def model(self) -> Evaluated:
         """What is evaluated: parameters by name, or shared and personal ones. Training goes on in them: only read."""
         if self._model is None or self._model[0] != self.round:
             self._model = self.round, self._trainer.model(self.round)
@@ -39,7 +40,7 @@ class Now:
     def params(self, client: Any = None) -> Tree:
         """Copies of the shared parameters by name, or of those that a client, given by its id, would use."""
         model = self.model()
-        shared = model.shared if isinstance(model, PersonalModel) else model
+        shared = model.shared if isinstance(model, PersonalModel | Elsewhere) else model
         out = {name: value.detach().clone() for name, value in shared.items()}
         if client is None:
             return out
@@ -68,6 +69,10 @@ class Now:
         for name, value in values.items():
             own[name].data = value
         return made.eval()
+
+    def norms(self, weighting: str = "samples") -> dict[str, float]:
+        """‖∇f‖² and ∇fᵀ D ∇f now, on all training data (`fedsub.round.norms`)."""
+        return self._evaluator.norms(self.model(), Norms(weighting=weighting).weighting)
 
     def evaluate(
         self, splits: dict[str, Clients] | None = None, plan: Evaluate | None = None, *, final: bool = False

@@ -20,6 +20,7 @@ from fedsub.errors import CheckpointError, RunError
 from fedsub.method.training import Trains
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
+from fedsub.round.norms import Norms, check_shared
 from fedsub.round.predict import PersonalModel
 from fedsub.round.private import EPSILON
 from fedsub.running import going_on, keep
@@ -156,8 +157,8 @@ class Session:
                 self.spent = time.perf_counter() - start
                 stopped = trainer.stops(number + 1) if number < rounds else ""
                 last = number == rounds or bool(stopped)
-                if number % evaluator.plan.every == 0 or last:
-                    record |= evaluate_at(trainer, evaluator, number)
+                if found := evaluate_at(trainer, evaluator, number, last):
+                    record |= found
                     done = stop_at_target and goal is not None and goal.reached(record)
                 self._note(report)
                 self._tell_of(evaluator)
@@ -254,6 +255,7 @@ class Session:
     def _save(self, trainer: Trains, number: int) -> None:
         if self.saved is None or self.dir is None:
             return
+        trainer.saves(number)
         self.dir.flush()
         if spent := trainer.spent():
             write_atomic(self.dir.path / PRIVACY, dump(spent))
@@ -292,9 +294,17 @@ class Session:
         return f"Stopped after round {number}, which is saved. Go on with {going_on.how_to_go_on(self.dir.path)}"
 
 
-def evaluate_at(trainer: Trains, evaluator: Evaluator, number: int) -> dict[str, Any]:
-    """The metrics after round ``number``: of the model, and those that a trainer measures itself."""
-    return evaluator(trainer.model(number)) | trainer.measures(evaluator.splits)
+def evaluate_at(trainer: Trains, evaluator: Evaluator, number: int, last: bool = False) -> dict[str, Any]:
+    """What is due after round ``number``: the model's metrics, what a trainer measures itself, the gradient's norms."""
+    plan, found = evaluator.plan, {}
+    if number % plan.every == 0 or last:
+        found = evaluator(trainer.model(number)) | trainer.measures(evaluator.splits)
+    if isinstance(plan.norms, Norms):
+        if not number:
+            check_shared(trainer.model(number))
+        if plan.norms.due(number, last):
+            found |= evaluator.norms(trainer.model(number))
+    return found
 
 
 @contextmanager

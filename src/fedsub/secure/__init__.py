@@ -2,12 +2,14 @@
 
 `setting` is what all agree on; `client` and `server` are two state machines that exchange bytes (`wire`); `driver` has
 them talk in one process. `ring` and `quantise` are the numbers, `keys`, `ciphers`, `masks`, `shamir` and `graph` the
-machinery, `union` and `rows` what a round over submodels needs besides. The page is docs/secure_sum.md.
+machinery, `identities` says who is who, `union` and `rows` are what a round over submodels needs besides. The page is
+docs/secure_sum.md.
 """
 
 from fedsub.secure.client import SecureClient
 from fedsub.secure.driver import Faulty, Network, Perfect, run_protocol
 from fedsub.secure.graph import degree_and_threshold
+from fedsub.secure.identities import Identity, Registry, new_identity, register
 from fedsub.secure.lengths import sum_bytes
 from fedsub.secure.quantise import Quantiser
 from fedsub.secure.ring import Segment
@@ -17,6 +19,7 @@ from fedsub.secure.setting import Setting
 from fedsub.secure.union import private_union, secure_counts
 
 __all__ = [
-    "Faulty", "Network", "Perfect", "Quantiser", "RowRule", "SecureClient", "SecureServer", "Segment", "Setting",
-    "Summed", "context_of", "degree_and_threshold", "private_union", "run_protocol", "secure_counts", "sum_bytes",
+    "Faulty", "Identity", "Network", "Perfect", "Quantiser", "Registry", "RowRule", "SecureClient", "SecureServer",
+    "Segment", "Setting", "Summed", "context_of", "degree_and_threshold", "new_identity", "private_union", "register",
+    "run_protocol", "secure_counts", "sum_bytes",
 ]  # fmt: skip

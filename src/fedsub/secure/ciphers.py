@@ -140,6 +140,10 @@ class Modern:
         except (self._bad_signature, ValueError) as err:
             raise WireError("A signature does not fit the identity that is registered.") from err
 
+    def public(self, identity: bytes) -> bytes:
+        """The public key of an identity's secret."""
+        return self._ed25519.Ed25519PrivateKey.from_private_bytes(identity).public_key().public_bytes_raw()
+
     def identity(self) -> tuple[bytes, bytes]:
         """A new identity: (secret, public), 32 bytes each."""
         secret = self._ed25519.Ed25519PrivateKey.generate()

@@ -24,6 +24,7 @@ import numpy as np
 from fedsub.errors import DataError, MethodError, SecureSumError, WireError
 from fedsub.secure import keys, shamir, wire
 from fedsub.secure.ciphers import KEY, SIGNATURE, TAG, Ciphers, Modern, same
+from fedsub.secure.identities import Identity
 from fedsub.secure.masks import add_masks
 from fedsub.secure.ring import Array, to_bytes
 from fedsub.secure.setting import Setting, one_more
@@ -33,19 +34,19 @@ Values = Mapping[str, Array] | Callable[[], Mapping[str, Array]]
 
 
 class SecureClient:
-    """``identity`` is this client's Ed25519 secret and ``known`` the registered public keys of all, by client: with
-    them keys and lists are signed, and a server cannot stand in for clients or split them."""
+    """With an ``identity`` keys and lists are signed, and a server cannot invent clients, stand in for them or split
+    them; all or none of a sum's clients have one."""
 
     def __init__(
-        self, setting: Setting, me: int, values: Values, *, identity: bytes | None = None,
-        known: Mapping[int, bytes] | None = None, ciphers: Ciphers | None = None,
+        self, setting: Setting, me: int, values: Values, *, identity: Identity | None = None,
+        ciphers: Ciphers | None = None,
     ):  # fmt: skip
         if me not in setting.places:
             raise MethodError(f"Client {me} is not among the {len(setting.participants)} of this secure sum.")
-        if (identity is None) != (known is None):
-            raise MethodError("Identities are for all or for none: give both identity and known, or neither.")
+        if identity is not None:
+            identity.known.check(setting)
         self.setting, self.me, self.place, self.values = setting, me, setting.places[me], values
-        self.identity, self.known, self.ciphers = identity, known, ciphers or Modern()
+        self.identity, self.ciphers = identity, ciphers or Modern()
         self.waits: int = wire.ROSTER  # the stage it can answer; 0 when done
         self.stopped = ""  # why it left
         self.view = setting.digest
@@ -64,7 +65,7 @@ class SecureClient:
         signed = b""
         if self.identity is not None:
             text = keys.keys_text(self.setting.digest, self.me, self._public)
-            signed = self.ciphers.sign(self.identity, text)
+            signed = self.ciphers.sign(self.identity.secret, text)
         return self._write(wire.KEYS, self._public, own, lock, signed, view=self.setting.digest)
 
     def receive(self, data: bytes) -> bytes:
@@ -103,16 +104,18 @@ class SecureClient:
         self._secret = self._own = self._lock = b""
         self.pairs, self.held = {}, {}
 
-    def _list(self, note: wire.Note, cursor: wire.Cursor) -> tuple[Array, bytes]:
-        """(who is there, the view with it); WireError unless sender and client know the same."""
+    def _list(self, note: wire.Note, cursor: wire.Cursor, publics: bool = False) -> tuple[Array, bytes, Array]:
+        """(who is there, the view with it, and where they are told the keys of all); WireError unless sender and
+        client know the same."""
         present = cursor.clients(len(self.setting.participants))
-        view = one_more(self.view, present)
+        told = cursor.matrix(int(present.sum()) if publics else 0, KEY)
+        view = one_more(self.view, present, told.tobytes())
         if not same(view, note.view):
             raise WireError(
                 f"A message belongs to another session than client {self.me}'s, or was sent by a server that told "
                 "others something else; it is left out."
             )
-        return present, view
+        return present, view, told
 
     def _check(self, present: Array, what: str) -> None:
         """Refuse a list that makes the sum too small, adds people, or forgets who reads it."""
@@ -135,25 +138,23 @@ class SecureClient:
     def _share(self, note: wire.Note) -> bytes:
         """Roster → agree on keys with every neighbour, share out b and the lock, sealed."""
         s, cursor = self.setting, wire.Cursor(note.body)
-        present, view = self._list(note, cursor)
+        present, view, everybody = self._list(note, cursor, publics=self.identity is not None)
         near = s.neighbours(present, self.place) if present[self.place] else self.near
-        signed = SIGNATURE if self.known is not None else 0
-        told = cursor.rows(len(near), KEY + signed)
+        publics = cursor.rows(len(near), KEY) if self.identity is None else self._publics(present, near, everybody)
+        signed = cursor.rows(len(near), SIGNATURE if self.identity is not None else 0)
         cursor.end()
         self._check(present, "keys")
         if len(near) + 1 < s.threshold:
             raise SecureSumError(f"{len(near) + 1} clients are too few to hold shares, {s.threshold} open them.")
-        publics = [row[:KEY] for row in told]
         if len({*publics, self._public}) <= len(publics):
             raise SecureSumError("Two clients have the same key; somebody answers for several.")
         pairs: dict[int, keys.PairKeys] = {}
-        for at, public, row in zip(near.tolist(), publics, told, strict=True):
+        for at, public, signature in zip(near.tolist(), publics, signed, strict=True):
             peer = s.participants[at]
             try:
-                if self.known is not None:
-                    if peer not in self.known:
-                        raise WireError("No identity is registered for it.")
-                    self.ciphers.verify(self.known[peer], row[KEY:], keys.keys_text(s.digest, peer, public))
+                if self.identity is not None:
+                    text = keys.keys_text(s.digest, peer, public)
+                    self.ciphers.verify(self.identity.known[peer], signature, text)
                 pairs[at] = keys.pair_keys(self._secret, self.me, self._public, peer, public, view, self.ciphers)
             except WireError as err:
                 raise SecureSumError(f"The key of client {peer} is refused by client {self.me}: {err}") from err
@@ -170,10 +171,18 @@ class SecureClient:
         self.view, self.near, self.pairs, self.listed = view, near, pairs, [present]
         return self._write(wire.SHARES, b"".join(parts))
 
+    def _publics(self, present: Array, near: Array, told: Array) -> list[bytes]:
+        """The neighbours' keys out of everybody's, among which must be this client's own: what is signed from here on
+        was signed after it had drawn its key."""
+        row = np.cumsum(present) - 1
+        if present[self.place] and not same(told[row[self.place]].tobytes(), self._public):
+            raise SecureSumError(f"Another key than its own is passed on for client {self.me}; it leaves.")
+        return [told[at].tobytes() for at in row[near].tolist()]
+
     def _mask(self, note: wire.Note) -> bytes:
         """Inbox → open the peers' shares, mask the values."""
         s, cursor = self.setting, wire.Cursor(note.body)
-        present, view = self._list(note, cursor)
+        present, view, _ = self._list(note, cursor)
         near = self.near[present[self.near]]
         sealed = cursor.rows(len(near), SEALED)
         cursor.end()
@@ -200,14 +209,14 @@ class SecureClient:
     def _vouch(self, note: wire.Note) -> bytes:
         """Survivors → hold on to this list, and tell every neighbour on it which one it is."""
         cursor = wire.Cursor(note.body)
-        present, view = self._list(note, cursor)
+        present, view, _ = self._list(note, cursor)
         cursor.end()
         self._check(present, "survivors")
         near = self.near[present[self.near]]
         text = keys.agree_text(view, self.me)
         parts = [self.ciphers.tag(self.pairs[at].tag, text) for at in near.tolist()]
         if self.identity is not None:
-            parts.append(self.ciphers.sign(self.identity, text))
+            parts.append(self.ciphers.sign(self.identity.secret, text))
         self.view = view
         self.listed.append(present)
         return self._write(wire.AGREE, b"".join(parts))
@@ -220,7 +229,7 @@ class SecureClient:
         agreed = cursor.clients(len(s.participants))
         near = self.near[agreed[self.near]]
         tags = cursor.rows(len(near), TAG)
-        signed = cursor.rows(int(agreed.sum()), SIGNATURE if self.known is not None else 0)
+        signed = cursor.rows(int(agreed.sum()), SIGNATURE if self.identity is not None else 0)
         cursor.end()
         survivors, shared = self.listed[-1], self.listed[-2]
         if (agreed & ~survivors).any() or len(near) + 1 < s.threshold:
@@ -234,22 +243,21 @@ class SecureClient:
                 raise SecureSumError(
                     f"Client {s.participants[at]} vouches for another list of survivors; nothing is told."
                 )
-        if self.known is not None:
-            self._signed(agreed, signed)
+        if self.identity is not None:
+            self._signed(self.identity.known, agreed, signed)
         asked = np.sort(np.append(self.near[shared[self.near]], self.place)).tolist()
         size = shamir.SHARE
         answer = [self.held[at][:size] if survivors[at] else self.held[at][size:] for at in asked]
         self._forget()
         return self._write(wire.UNMASK, b"".join(answer))
 
-    def _signed(self, agreed: Array, signatures: list[bytes]) -> None:
+    def _signed(self, known: Mapping[int, bytes], agreed: Array, signatures: list[bytes]) -> None:
         """With identities: at least ``least`` clients of the whole round signed the same list."""
-        assert self.known is not None
         if int(agreed.sum()) < self.setting.least:
             raise SecureSumError(f"{int(agreed.sum())} clients signed the survivors, {self.setting.least} are needed.")
         for at, row in zip(agreed.nonzero()[0].tolist(), signatures, strict=True):
             peer = self.setting.participants[at]
             try:
-                self.ciphers.verify(self.known[peer], row, keys.agree_text(self.view, peer))
-            except (WireError, KeyError) as err:
+                self.ciphers.verify(known[peer], row, keys.agree_text(self.view, peer))
+            except WireError as err:
                 raise SecureSumError(f"The list of survivors is not signed by client {peer}; nothing is told.") from err

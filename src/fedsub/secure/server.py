@@ -20,6 +20,7 @@ from fedsub.errors import SecureSumError, WireError
 from fedsub.secure import keys, shamir, wire
 from fedsub.secure.ciphers import KEY, SIGNATURE, TAG, Ciphers, Modern, same
 from fedsub.secure.client import SEALED
+from fedsub.secure.identities import Registry
 from fedsub.secure.masks import add_masks
 from fedsub.secure.ring import Array, from_bytes, zeros
 from fedsub.secure.setting import Setting, one_more
@@ -42,10 +43,13 @@ class _Keys:
 
 
 class SecureServer:
-    """``signed``: clients have registered identities, whose signatures are passed on."""
+    """``known``: the registered public keys of the clients. Their signatures are looked at, so that one who signs badly
+    is left out and does not end the sum for all, and passed on."""
 
-    def __init__(self, setting: Setting, *, signed: bool = False, ciphers: Ciphers | None = None):
-        self.setting, self.signed, self.ciphers = setting, signed, ciphers or Modern()
+    def __init__(self, setting: Setting, *, known: Registry | None = None, ciphers: Ciphers | None = None):
+        if known is not None:
+            known.check(setting)
+        self.setting, self.known, self.ciphers = setting, known, ciphers or Modern()
         self.stage: int = wire.KEYS  # what it waits for; 0 when done
         self.stopped = ""
         self.summed: Summed | None = None
@@ -125,7 +129,7 @@ class SecureServer:
         if stage == wire.AGREE:
             self.stage = wire.UNMASK
             return self._send(wire.AGREED, came, self._agreements)
-        self.view = one_more(self.view, came)
+        self.view = one_more(self.view, came, self._publics(came) if stage == wire.KEYS else b"")
         self.views.append(self.view)
         if stage == wire.KEYS:
             self.near = self.setting.neighbourhoods(came)
@@ -158,12 +162,29 @@ class SecureServer:
 
     def _keys(self, at: int, cursor: wire.Cursor) -> None:
         public, own, lock = (bytes(cursor.take(KEY)) for _ in range(3))
-        signed = bytes(cursor.take(SIGNATURE if self.signed else 0))
-        cursor.end()
+        signed = self._signature(at, cursor, lambda client: keys.keys_text(self.view, client, public))
         self.keys[at] = _Keys(public, own, lock, signed)
 
+    def _signature(self, at: int, cursor: wire.Cursor, text: Callable[[int], bytes]) -> bytes:
+        """The end of a message: nothing, or with identities the client's signature of the text."""
+        signature = bytes(cursor.take(0 if self.known is None else SIGNATURE))
+        cursor.end()
+        if self.known is not None:
+            client = self.setting.participants[at]
+            self.ciphers.verify(self.known[client], signature, text(client))
+        return signature
+
+    def _publics(self, present: Array) -> bytes:
+        """Everybody's key, where clients sign that they know it."""
+        if self.known is None:
+            return b""
+        return b"".join(self.keys[at].public for at in present.nonzero()[0].tolist())
+
     def _roster(self, at: int) -> list[bytes]:
-        return [part for v in self.near[at].tolist() for part in (self.keys[v].public, self.keys[v].signed)]
+        near = [self.keys[v] for v in self.near[at].tolist()]
+        if self.known is None:
+            return [one.public for one in near]
+        return [self._publics(self.present), *(one.signed for one in near)]
 
     def _shares(self, at: int, cursor: wire.Cursor) -> None:
         rows = cursor.matrix(len(self.near[at]), KEY + SEALED)
@@ -183,8 +204,7 @@ class SecureServer:
     def _agree(self, at: int, cursor: wire.Cursor) -> None:
         near = self.near[at][self.present[self.near[at]]]
         tags = cursor.matrix(len(near), TAG).copy()
-        signature = bytes(cursor.take(SIGNATURE if self.signed else 0))
-        cursor.end()
+        signature = self._signature(at, cursor, lambda client: keys.agree_text(self.view, client))
         self.tags[at], self.signatures[at] = tags, signature
 
     def _agreements(self, at: int) -> list[bytes]:
@@ -193,7 +213,7 @@ class SecureServer:
         for v in self.near[at][agreed[self.near[at]]].tolist():
             told = self.near[v][survivors[self.near[v]]]  # to whom v vouched, in order
             out.append(self.tags[v][int(np.searchsorted(told, at))].tobytes())
-        return out + [self.signatures[v] for v in agreed.nonzero()[0].tolist() if self.signed]
+        return out + [self.signatures[v] for v in agreed.nonzero()[0].tolist() if self.known is not None]
 
     def _holdings(self, at: int, shared: Array) -> Array:
         """Whose shares a client holds, in the order of its answer."""

@@ -168,6 +168,7 @@ class Setting:
         return Ring(int(present.sum()), self.degree, self.digest)
 
 
-def one_more(view: bytes, present: Array) -> bytes:
-    """What a party knows after a list of clients: a digest of all it knew, and of that list."""
-    return blake2b(view + np.packbits(present).tobytes(), digest_size=32, person=b"fedsub view").digest()
+def one_more(view: bytes, present: Array, publics: bytes = b"") -> bytes:
+    """What a party knows after a list of clients: a digest of all it knew, of that list, and of the keys of all on it
+    where they are told."""
+    return blake2b(view + np.packbits(present).tobytes() + publics, digest_size=32, person=b"fedsub view").digest()

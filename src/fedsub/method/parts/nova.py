@@ -58,9 +58,10 @@ class NormalisedSteps(Part):
                     "would change, so it would be lost; use ErrorFeedbackSign(), or leave one of them out."
                 )
             if part.steers and method.parts.index(part) > method.parts.index(self):
+                name = type(part).__name__
                 raise MethodError(
-                    "Scaffold reads the client's path off its update, so it must come before FedNova divides it; "
-                    "write parts=(ControlVariates(), NormalisedSteps())."
+                    f"{name} reads the client's path off its update, so it must come before FedNova divides it; "
+                    f"write parts=({name}(), NormalisedSteps())."
                 )
 
     def finish(self, message: Message, params: Tree, work: Work) -> None:

@@ -44,10 +44,10 @@ class Personal(Part):
             raise MethodError(f'Personal names parameters or patterns, such as ("head.*",); got {self.names!r}.')
         if self.init not in ("random", "shared"):
             raise MethodError(f'init of Personal must be "random" or "shared", got {self.init!r}.')
-        if any(part.steers for part in method.parts):
+        if part := next((part for part in method.parts if part.steers), None):
             raise MethodError(
-                "Scaffold corrects clients towards the mean gradient, which own parameters do not have; leave out "
-                "one of the two."
+                f"{type(part).__name__} corrects clients towards the mean gradient of all, which own parameters do not "
+                "have; leave out one of the two."
             )
         if method.sampler.probes:
             raise MethodError(

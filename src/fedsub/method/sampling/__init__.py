@@ -4,6 +4,7 @@
     PowerOfChoice                         the worst of a few candidates       fedsub.method.sampling.power_of_choice
     UCB                                   a bandit on the training losses     fedsub.method.sampling.ucb
     Available                             any of these, of those at hand      fedsub.method.sampling.availability
+    InTurns                               any of these, for a few rounds      fedsub.method.sampling.turns
 
 A sampler holds settings only; `bind` fits it to a population, and what is bound may learn from the rounds.
 """
@@ -11,6 +12,7 @@ A sampler holds settings only; `bind` fits it to a population, and what is bound
 from fedsub.method.sampling.availability import Availability, Available, Daily, Mask, Random
 from fedsub.method.sampling.base import BoundSampler, Sampler
 from fedsub.method.sampling.power_of_choice import PowerOfChoice
+from fedsub.method.sampling.turns import InTurns
 from fedsub.method.sampling.ucb import UCB
 from fedsub.method.sampling.uniform import BySize, Everyone, Poisson, Uniform
 
@@ -22,6 +24,7 @@ __all__ = [
     "BySize",
     "Daily",
     "Everyone",
+    "InTurns",
     "Mask",
     "Poisson",
     "PowerOfChoice",

@@ -9,12 +9,12 @@ comes from, `holdings` what they ask about, `response` the arithmetic of one bit
 """
 
 from fedsub.privacy.heat.bits import PermanentResponse, RandomizedResponse
-from fedsub.privacy.heat.central import CentralHistogram, SecureCount
+from fedsub.privacy.heat.central import AddedHeat, CentralHistogram, SecureCount
 from fedsub.privacy.heat.hadamard import Hadamard
 from fedsub.privacy.heat.holdings import Holdings
 from fedsub.privacy.heat.mechanism import Estimate, LocalHeat, PrivateHeat
 
 __all__ = [
-    "CentralHistogram", "Estimate", "Hadamard", "Holdings", "LocalHeat", "PermanentResponse", "PrivateHeat",
-    "RandomizedResponse", "SecureCount",
+    "AddedHeat", "CentralHistogram", "Estimate", "Hadamard", "Holdings", "LocalHeat", "PermanentResponse",
+    "PrivateHeat", "RandomizedResponse", "SecureCount",
 ]  # fmt: skip

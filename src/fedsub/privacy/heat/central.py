@@ -3,29 +3,74 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from fedsub.checks import check_number, check_positive, check_whole
+from fedsub.checks import check_decay, check_flag, check_number, check_positive, check_whole
 from fedsub.errors import MethodError
 from fedsub.privacy.heat.holdings import Holdings
 from fedsub.privacy.heat.mechanism import Estimate, PrivateHeat
-from fedsub.privacy.heat.words import NOISE, draws, simulated
+from fedsub.privacy.heat.words import NOISE, Array, Words, draws, simulated
 from fedsub.privacy.spending import Spend
 
 
 @dataclass(frozen=True)
-class SecureCount(PrivateHeat):
+class AddedHeat(PrivateHeat):
+    """Counts that somebody adds: what clients give, and what becomes of the sum, in a simulation and over nodes.
+
+    ``adversarial`` and ``dropping``, rates of clients, choose a sparse graph of neighbours for a secure sum between
+    nodes (`Setting.plan`); without, all are neighbours.
+    """
+
+    adversarial: float = field(default=0.0, kw_only=True)
+    dropping: float = field(default=0.0, kw_only=True)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether clients add in a secure sum, so that nobody sees the rows of one."""
+        raise NotImplementedError
+
+    def most(self, heaviest: int, weighted: bool) -> int:
+        """What a client counts for at most, where the heaviest has so many samples."""
+        return heaviest if weighted else 1
+
+    def given(self, held: Holdings, words: Words) -> Holdings:
+        """What clients count in, out of what they hold."""
+        return held
+
+    def settled(self, heat: Array, whole: float, weighted: bool, noise: np.random.Generator) -> Estimate:
+        """The estimate from the sum of what clients gave."""
+        return Estimate(heat, np.zeros(len(heat)), whole)
+
+    def _check_rates(self) -> None:
+        for name in ("adversarial", "dropping"):
+            check_decay(f"{name} of {type(self).__name__}", getattr(self, name), hint="it is a share of the clients")
+
+    def _estimate(self, held: Holdings, seed: int, question: int) -> Estimate:
+        name = held.space.name
+        given = self.given(held, simulated(seed, name, np.arange(len(held))))
+        return self.settled(given.heat.copy(), held.whole, held.weighted, draws(seed, name, NOISE, question))
+
+
+@dataclass(frozen=True)
+class SecureCount(AddedHeat):
     """The exact counts, and nobody's own (Bonawitz et al., "Practical Secure Aggregation", CCS 2017).
 
     Clients add their indicator vectors, or w_i times them, in a secure sum (`fedsub.secure`), of which the server sees
     the result alone. A result can still tell something about a client: there is no ε. A simulation computes the plain
-    sum, to which the protocol is equal (tests/privacy/test_heat_average.py).
+    sum, to which the protocol is equal (tests/privacy/test_heat_average.py, tests/node/test_node_heat_sums.py).
     """
 
     rows: int | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_rates()
+
+    @property
+    def hidden(self) -> bool:
+        return True
 
     @property
     def title(self) -> str:
@@ -49,12 +94,9 @@ class SecureCount(PrivateHeat):
         """Exact counts are not differentially private at all."""
         return (Spend.pure("heat by secure sum: exact counts", math.inf),)
 
-    def _estimate(self, held: Holdings, seed: int, question: int) -> Estimate:
-        return Estimate(held.heat.copy(), np.zeros(held.size), held.whole)
-
 
 @dataclass(frozen=True)
-class CentralHistogram(PrivateHeat):
+class CentralHistogram(AddedHeat):
     """Counts of at most ``rows`` rows of each client, with noise before anybody else sees them.
 
     A client more or less changes k = rows counts by at most 1 (by ``most_samples``, for weighted heat, where a client
@@ -63,6 +105,9 @@ class CentralHistogram(PrivateHeat):
     and ``delta`` normal with the least ``noise`` that has both (Balle, Wang, "Improving the Gaussian Mechanism for
     Differential Privacy", ICML 2018). ε is for a client with all its rows. Clients that hold k_i > k rows draw k of
     them, which lowers the heat of a row by Σ over its holders of 1 − min(1, k/k_i) on average: a bias.
+
+    Over nodes the server counts and adds the noise. With ``secure`` clients add in a secure sum, and it sees the counts
+    before the noise but nobody's rows; without, it is told the rows of each, in few bytes.
     """
 
     epsilon: float | None = None
@@ -70,8 +115,11 @@ class CentralHistogram(PrivateHeat):
     delta: float = 0.0
     noise: float | None = None
     most_samples: int | None = None
+    secure: bool = False
 
     def __post_init__(self) -> None:
+        self._check_rates()
+        check_flag("secure of CentralHistogram", self.secure)
         if self.rows is None:
             raise MethodError(
                 "CentralHistogram needs rows=k, the most rows that a client may count in: without a bound no noise "
@@ -103,7 +151,12 @@ class CentralHistogram(PrivateHeat):
     def title(self) -> str:
         how = f"normal noise of {self.multiplier:.4g}" if self.multiplier is not None else "geometric noise"
         what = f", ε {self.epsilon:g}" + (f" and δ {self.delta:g}" if self.delta else "") if self.epsilon else ""
-        return f"central histogram, {how}{what} a client, {self.rows} rows of each"
+        counted = ", counted in a secure sum" if self.secure else ""
+        return f"central histogram, {how}{what} a client, {self.rows} rows of each{counted}"
+
+    @property
+    def hidden(self) -> bool:
+        return self.secure
 
     @property
     def epsilon_row(self) -> float:
@@ -122,9 +175,9 @@ class CentralHistogram(PrivateHeat):
         return np.zeros_like(np.asarray(heat, np.float64)) + self._deviation(1.0) ** 2
 
     def upload(self, rows: int) -> int:
-        """The rows' numbers, 4 bytes each, to somebody who is trusted with them."""
+        """The rows' numbers, 4 bytes each, to somebody who is trusted with them; or as `SecureCount`."""
         assert self.rows is not None
-        return 4 * min(self.rows, rows)
+        return 2 * rows if self.secure else 4 * min(self.rows, rows)
 
     def spends(self, spaces: int = 1) -> tuple[Spend, ...]:
         """For every question: noise is drawn anew."""
@@ -148,20 +201,28 @@ class CentralHistogram(PrivateHeat):
         decay = math.exp(-self.epsilon / (self.rows * weight))
         return math.sqrt(2 * decay) / (1 - decay)
 
-    def _estimate(self, held: Holdings, seed: int, question: int) -> Estimate:
+    def most(self, heaviest: int, weighted: bool) -> int:
+        return self._cap(weighted)
+
+    def _cap(self, weighted: bool) -> int:
+        return (self.most_samples or 1) if weighted else 1
+
+    def given(self, held: Holdings, words: Words) -> Holdings:
         assert self.rows is not None
-        name, most = held.space.name, float(self.most_samples or 1) if held.weighted else 1.0
-        some = held.bounded(self.rows, simulated(seed, name, np.arange(len(held))))
-        capped = Holdings(some.space, np.minimum(some.weights, most), some.padded, some.weighted)
-        draw, deviation = draws(seed, name, NOISE, question), self._deviation(most)
+        some = held.bounded(self.rows, words)
+        return replace(some, weights=np.minimum(some.weights, float(self._cap(held.weighted))))
+
+    def settled(self, heat: Array, whole: float, weighted: bool, noise: np.random.Generator) -> Estimate:
+        assert self.rows is not None
+        most, size = float(self._cap(weighted)), len(heat)
+        deviation = self._deviation(most)
         if self.multiplier is not None:
-            noise = deviation * draw.standard_normal(held.size)
+            heat = heat + deviation * noise.standard_normal(size)
         else:
             assert self.epsilon is not None
             end = 1 - math.exp(-self.epsilon / (self.rows * most))
-            noise = (draw.geometric(end, held.size) - draw.geometric(end, held.size)).astype(np.float64)
-        heat = capped.heat + noise
-        return Estimate(heat, np.full(held.size, deviation), held.whole, laplace=self.multiplier is None)
+            heat = heat + (noise.geometric(end, size) - noise.geometric(end, size)).astype(np.float64)
+        return Estimate(heat, np.full(size, deviation), whole, laplace=self.multiplier is None)
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:

@@ -112,6 +112,9 @@ class Batched(Engine):
         work.gradient = lambda at, share: _mean_gradient(
             gradient, params, at, work.group, offsets, batches, first_steps(steps, share)
         )
+        work.same_batch = lambda at: dict(
+            zip(params, gradient(*[at[name] for name in params], *offsets, *batches[work.step])[1:], strict=True)
+        )
         for part in method.parts:
             part.begin(params, work)
         for work.step, batch in enumerate(batches):

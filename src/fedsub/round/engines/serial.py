@@ -61,6 +61,7 @@ class Serial(Engine):
         work.gradient = lambda at, share: mean_gradient(
             params, at, [lambda s=s: gradient(s)[1] for s in range(first_steps(steps, share))]
         )
+        work.same_batch = lambda at: mean_gradient(params, at, [lambda: gradient(work.step)[1]])
         for part in method.parts:
             part.begin(params, work)
         losses = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsub import rng
+from fedsub.errors import SecureSumError
 from fedsub.method.parts import SecureSum
 from fedsub.round.secure.adding import Added
 from fedsub.round.secure.vector import Ranges
@@ -47,12 +48,15 @@ class Settings:
     secure: SecureSum
     run: int
     fresh: bool = True  # False: no secret hangs on the session, and a run that is repeated has the same graph
+    signed: bool = False  # by registered identities: then no two groups may be enough to open a sum
 
     def plan(
         self, number: int, people: Array, segments: tuple[Segment, ...], attempt: int = 0, context: bytes = b"",
         least: int | None = None,
     ) -> Setting:  # fmt: skip
         s = self.secure
+        if self.signed and least is None:
+            least = self._majority(len(people))
         setting = Setting.plan(
             self.run, number, people.tolist(), segments, adversarial=s.adversarial, dropping=s.dropping,
             threshold=s.threshold, least=least, context=context,
@@ -67,7 +71,24 @@ class Settings:
         s = self.secure
         if count < max(2, s.rows_threshold, s.threshold or 0):
             return count + 1
-        return max(self.plan(0, np.arange(count), (Segment("any", 1, 8),)).threshold, 2, s.rows_threshold)
+        least = self.plan(0, np.arange(count), (Segment("any", 1, 8),)).threshold
+        return max(least, 2, s.rows_threshold, self._majority(count) if self.signed else 0)
+
+    def _majority(self, count: int) -> int:
+        """So many that two groups of them share a client that does not collude: more than (1 + adversarial)/2."""
+        return min(int(count * (1 + self.secure.adversarial) / 2) + 1, count)
+
+    def check(self, told: Setting) -> None:
+        """What a client makes sure of before it takes part: that it is its own method that says how many can open the
+        sum, and not the server."""
+        own = self.plan(told.round, np.array(told.participants), told.segments)
+        least = max(own.threshold, self._majority(len(told.participants)) if self.signed else 0)
+        if (own.degree, own.threshold) != (told.degree, told.threshold) or told.least < least:
+            raise SecureSumError(
+                f"A secure sum of {len(told.participants)} clients is to have {told.degree} neighbours for each, "
+                f"threshold {told.threshold} and at least {told.least} survivors; by this client's method it has "
+                f"{own.degree}, {own.threshold} and at least {least}. Nothing was sent."
+            )
 
 
 @dataclass

@@ -27,13 +27,13 @@ SPARE = HEAVIEST = 8  # bytes of these numbers in messages
 class Opening:
     """Ranges and settings of a run's sums; `filled` makes of an opened sum what `ServerHalf.close` takes."""
 
-    def __init__(self, server: ServerHalf, secure: SecureSum, run: int, *, fresh: bool):
+    def __init__(self, server: ServerHalf, secure: SecureSum, run: int, *, fresh: bool, signed: bool = False):
         self.server, self.secure = server, secure
         population, schema = server.population, server.schema
         secure.check_reports(schema.reports)
         weights = server.method.average.weight(population.sizes)
         self.ranges = Ranges.of(secure, schema, server.params, weights, server.seed)
-        self.settings = Settings(secure, run, fresh)
+        self.settings = Settings(secure, run, fresh, signed)
         self._check(len(population))
 
     def _check(self, everybody: int) -> None:

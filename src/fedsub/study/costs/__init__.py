@@ -2,17 +2,20 @@
 
 costs.ring_all_reduce(8, 1_000_000).total                  # 2 (K − 1) N
 costs.submodel_round(problem).ratio                        # mean |S(i)| / M
+costs.pipeline([1024] * 9, 32, 4, 8).idle                  # (p − 1)/(m + p − 1)
 costs.estimated_seconds("runs/a", costs.phones())[200]     # seconds until the end of round 200
 """
 
 from fedsub.study.costs.collectives import Collective, Ring, parameter_server, ring_all_reduce, simulate_ring
 from fedsub.study.costs.devices import PRESETS, Devices, LogNormal, datacentre, named, phones
 from fedsub.study.costs.estimate import estimated_seconds
+from fedsub.study.costs.model_parallel import Split, bubble, data_parallel, pipeline, pipeline_seconds, tensor_split
 from fedsub.study.costs.roundtime import client_seconds, round_seconds
 from fedsub.study.costs.submodels import SubmodelRound, l2gd_averagings, sign_ratio, submodel_round
 
 __all__ = [
-    "PRESETS", "Collective", "Devices", "LogNormal", "Ring", "SubmodelRound", "client_seconds", "datacentre",
-    "estimated_seconds", "l2gd_averagings", "named", "parameter_server", "phones", "ring_all_reduce",
-    "round_seconds", "sign_ratio", "simulate_ring", "submodel_round",
+    "PRESETS", "Collective", "Devices", "LogNormal", "Ring", "Split", "SubmodelRound", "bubble", "client_seconds",
+    "data_parallel", "datacentre", "estimated_seconds", "l2gd_averagings", "named", "parameter_server", "phones",
+    "pipeline", "pipeline_seconds", "ring_all_reduce", "round_seconds", "sign_ratio", "simulate_ring",
+    "submodel_round", "tensor_split",
 ]  # fmt: skip

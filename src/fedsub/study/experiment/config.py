@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedsub.disk.reading import check_depth, read_text
-from fedsub.errors import ConfigError, nearest
+from fedsub.errors import ConfigError
+from fedsub.study.experiment.complaints import explain
 
 Count = Annotated[int, Field(ge=1)]
 All = Literal["all"]
@@ -195,6 +195,13 @@ class Rank(Section):
     seed: int | None = None
 
 
+class Slopes(Section):
+    """The settings of `fedsub.Norms`."""
+
+    at: Count | list[int] = 10
+    weighting: Literal["samples", "clients"] = "samples"
+
+
 class Evaluation(Section):
     """``metrics``: functions of the user's own, "file.py:function", or {name = "file.py:function"}."""
 
@@ -204,6 +211,7 @@ class Evaluation(Section):
     slices: dict[str, Slice] = {}
     metrics: list[str] | dict[str, str] | None = None
     ranking: Rank | None = None
+    norms: Count | list[int] | Slopes | None = None
 
 
 class Tune(Section):
@@ -310,89 +318,4 @@ def parse(raw: dict[str, Any], origin: str = "The configuration") -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(_explain(error, origin)) from error
-
-
-def _explain(error: ValidationError, origin: str) -> str:
-    lines: dict[str, str] = {}
-    for item in error.errors(include_url=False):
-        path, annotation = _follow(item["loc"])
-        name = ".".join(path)
-        if item["type"] == "extra_forbidden":
-            lines[name] = f"there is no setting {name!r}; {_nearest(path)}"
-        elif item["type"] == "missing":
-            lines[name] = f"{name} is missing; give {' or '.join(words(annotation))}."
-        elif item["type"] == "value_error":
-            said = item["msg"].removeprefix("Value error, ")
-            lines[name] = f"{name}: {said}." if name else f"{said}."
-        elif item["type"] in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-            wanted = item["msg"].removeprefix("Input should be ")
-            lines[name] = f"{name} is {show(item['input'])}, expected a number {wanted}."
-        else:
-            expected = " or ".join(words(annotation))
-            lines.setdefault(name, f"{name} is {show(item['input'])}, expected {expected}.")
-    return f"{origin}: " + "\n".join(lines.values())
-
-
-def _follow(loc: tuple[int | str, ...]) -> tuple[list[str], Any]:
-    """The part of pydantic's location that is a path of ours (the rest names union members), and its type."""
-    path: list[str] = []
-    annotation: Any = Config
-    for step in loc:
-        if section := _section(annotation):
-            path.append(str(step))
-            field = section.model_fields.get(str(step))
-            if field is None:
-                break
-            annotation = field.annotation
-        elif get_origin(annotation) is dict:  # a method's label
-            path.append(str(step))
-            annotation = get_args(annotation)[1]
-        else:
-            break
-    return path, annotation
-
-
-def _section(annotation: Any) -> type[Section] | None:
-    if get_origin(annotation) in (Union, UnionType):  # one that may be left out
-        annotation = next((part for part in get_args(annotation) if _section(part)), None)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-
-
-def _nearest(path: list[str]) -> str:
-    """The setting that was probably meant: one of the same name elsewhere, or a similar one here."""
-    sections = {name: s for name, f in Config.model_fields.items() if (s := _section(f.annotation))}
-    for name, section in sections.items():
-        if path[-1] in section.model_fields and len(path) <= 2:
-            return f"did you mean '{name}.{path[-1]}'?"
-    own: type[BaseModel] = Config
-    for step in path[:-1]:
-        own = _section(own.model_fields[step].annotation) or own
-    prefix = "".join(f"{step}." for step in path[:-1])
-    return nearest(".".join(path), [prefix + field for field in own.model_fields])
-
-
-def words(annotation: Any) -> list[str]:
-    """What a type is called in a sentence."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return words(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        return [w for part in get_args(annotation) for w in words(part)]
-    if origin is Literal:
-        return [", ".join(f'"{choice}"' for choice in get_args(annotation))]
-    if origin is list:
-        return [f"a list of {'whole numbers' if get_args(annotation)[0] is int else 'names'}"]
-    if origin is dict or _section(annotation):
-        return ["a table"]
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: None}
-    word = names.get(annotation, str(annotation))
-    return [word] if word else []
-
-
-def show(value: Any) -> str:
-    """A value as the user wrote it, shortened."""
-    if isinstance(value, str):
-        return f"the text {value!r}"
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise ConfigError(explain(error, origin, Config)) from error

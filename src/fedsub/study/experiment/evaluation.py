@@ -17,6 +17,8 @@ EXAMPLE = "my_metrics.py:brier"
 def plan_of(given: Evaluation, base: Path) -> Evaluate:
     """As `fedsub.run` takes it; files with metrics lie next to the configuration, in ``base``."""
     from fedsub.round.evaluate import Evaluate, Seen
+    from fedsub.round.norms import Norms
+    from fedsub.study.experiment.config import Slopes
 
     slices = {name: Seen(s.split, tuple(s.columns), s.unseen) for name, s in given.slices.items()}
     samples = given.samples
@@ -28,6 +30,7 @@ def plan_of(given: Evaluation, base: Path) -> Evaluate:
         }
     else:
         metrics = [function_of(spec, base, "evaluate.metrics", EXAMPLE) for spec in given.metrics or ()]
+    norms = Norms(**given.norms.model_dump()) if isinstance(given.norms, Slopes) else given.norms
     return Evaluate(
         given.every,
         count,
@@ -35,6 +38,7 @@ def plan_of(given: Evaluation, base: Path) -> Evaluate:
         slices,
         metrics,
         _ranking(given.ranking) if given.ranking else None,
+        norms,
     )
 
 

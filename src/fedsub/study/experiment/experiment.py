@@ -12,7 +12,8 @@ from fedsub.disk.functions import find
 from fedsub.errors import ConfigError, nearest
 from fedsub.method.names import check_label, normal
 from fedsub.study.experiment import tasks
-from fedsub.study.experiment.config import Config, merge, parse, show, words
+from fedsub.study.experiment.complaints import show, words
+from fedsub.study.experiment.config import Config, merge, parse
 from fedsub.study.experiment.evaluation import plan_of
 from fedsub.study.experiment.making import OwnMethod, is_own, own_method
 from fedsub.study.experiment.reading import read

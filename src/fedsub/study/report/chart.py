@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedsub.objective.metrics import NORMS
 from fedsub.running.result import better
 from fedsub.study.report import words as w
 from fedsub.study.report.curves import Curve
@@ -63,6 +64,7 @@ class Chart:
     cut: str = ""  # what ``limits`` leave out
     points: bool = False  # points with bars, not lines with bands
     log: bool = False
+    logy: bool = False
     whole: bool = False  # x is a number of rounds
     percent: bool = False  # x is a share
     start: float | None = None  # the value before training, where the curves do not begin with it
@@ -87,7 +89,7 @@ class Chart:
             "name": self.name, "tab": self.tab, "about": self.description, "xlabel": self.xlabel,
             "ylabel": self.ylabel, "lines": lines, "marks": marks, "cut": self.cut, "points": self.points,
             "ticks": [vars(tick) for tick in self.ticks], "limits": self.limits, "log": self.log,
-            "percent": self.percent,
+            "logy": self.logy, "percent": self.percent,
         }  # fmt: skip
 
 
@@ -103,6 +105,8 @@ def bounded(chart: Chart, metric: str) -> Chart:
     if not values:
         return chart
     low, high = values[0], values[-1]
+    if metric.rpartition(".")[2] in NORMS and low > 0:  # they fall by powers of ten
+        return replace(chart, logy=True, limits=(low / 1.2, high * 1.2))
     starts = [c.mean[0] for c in curves if c.mean] if chart.start is None else [chart.start]
     if better(metric) == "lower" and starts and not chart.points:
         room = max(*starts, *lines, low) - low

@@ -45,6 +45,11 @@ def pixels(look: dict[str, Any]) -> dict[str, Any]:
     return {"colour": COLOURS.index(look["color"]), "dash": dash, "width": width}
 
 
+def log_steps(low: float, high: float, dense: float = 0.0) -> tuple[float, ...]:
+    """The multiples of powers of ten that a logarithmic axis names; more of them up to a ratio of ``dense``."""
+    return (1.0, 2.0, 3.0, 5.0, 7.0) if high < dense * low else (1.0,) if high > 1000 * low else (1.0, 3.0)
+
+
 def canvas() -> tuple[Figure, Any]:
     figure = Figure(figsize=SIZE)
     FigureCanvasAgg(figure)
@@ -74,13 +79,14 @@ def side_labels(figure: Figure, axes: Any, marks: Sequence[tuple[float, str, str
 
     ``rows``: how many rows of axes share the figure's height.
     """
-    low, high = axes.get_ylim()
+    axes.get_ylim()  # settles the limits
     line_height = 0.165 / (0.7 * figure.get_figheight() / rows)
     edge = 0.0
     for y, words, colour in sorted(marks):
         text = wrap(words, 12)[:4]
         half = len(text) * line_height / 2
-        centre = max((y - low) / (high - low), edge + half)
+        at = axes.transLimits.transform(axes.transScale.transform((1.0, y)))[1]  # as a share of the height
+        centre = max(at, edge + half)
         edge = centre + half
         shown = axes.text(1.012, centre, "\n".join(text), color=colour, transform=axes.transAxes)
         shown.set(va="center", ha="left", fontsize=8.5, parse_math=False)

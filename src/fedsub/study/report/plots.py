@@ -25,6 +25,7 @@ from fedsub.study.report.drawing import (
     canvas,
     finish,
     key,
+    log_steps,
     nothing,
     side_labels,
     style,
@@ -123,6 +124,11 @@ def draw(axes: Any, chart: Chart) -> dict[str, Any]:
         axes.axhline(mark.y, color=_colour(chart, mark), linestyle=dash, lw=1.3, zorder=1.5)
     axes.set(xlabel=chart.xlabel, ylabel="\n".join(wrap(chart.ylabel, 48)))
     _x_axis(axes, chart)
+    if chart.logy:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=log_steps(*(chart.limits or (1.0, 1.0)), dense=60)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.4g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     if chart.limits is not None:
         axes.set_ylim(*chart.limits)
     if chart.cut:
@@ -172,7 +178,7 @@ def _x_axis(axes: Any, chart: Chart) -> None:
     elif chart.log:
         ends = [x for curve in chart.curves() for x in (*curve.x, *(x for tail in curve.tails for x, _ in tail))]
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(ends) > 1000 * min(ends) else (1.0, 3.0)))
+        axes.xaxis.set_major_locator(LogLocator(subs=log_steps(min(ends), max(ends))))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=chart.whole, **TICKS))

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from fedsub.study.report import words as w
 from fedsub.study.report.chart import Chart, Line, Mark
 from fedsub.study.report.curves import Curve
-from fedsub.study.report.drawing import LABEL_LENGTH, pixels, style
+from fedsub.study.report.drawing import LABEL_LENGTH, log_steps, pixels, style
 from fedsub.study.report.html import e
 
 WIDTH, HEIGHT = 760, 340  # of the picture, and of the axes within it
@@ -57,7 +57,13 @@ class _Frame:
     def of(cls, chart: Chart) -> _Frame:
         curves = chart.curves()
         low, high = chart.limits or _spread([v for c in curves for v in c.values()] + [m.y for m in chart.marks])
-        y_ticks = [(v, _plain(v)) for v in MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
+        rise = math.log10 if chart.logy else float
+        steps = (
+            LogLocator(subs=log_steps(low, high, dense=60))
+            if chart.logy
+            else MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10])
+        )
+        y_ticks = [(v, _plain(v)) for v in steps.tick_values(low, high)]
         y_ticks = [(v, text) for v, text in y_ticks if low <= v <= high]
         left = 34 + LETTER * max((len(text) for _, text in y_ticks), default=3)
         right = WIDTH - (BESIDE if any(mark.text for mark in chart.marks) else RIGHT)
@@ -68,7 +74,7 @@ class _Frame:
         return cls(
             left, right, bottom,
             lambda x: left + (right - left) * (scale(x) - first) / (last - first),
-            lambda y: bottom - HEIGHT * (min(max(y, low - high), 2 * high - low) - low) / (high - low),
+            lambda y: bottom - HEIGHT * _within(rise, y, low, high),
             _x_ticks(chart, first, last), y_ticks,
         )  # fmt: skip
 
@@ -83,12 +89,19 @@ def _spread(values: Sequence[float], share: float = 0.05) -> tuple[float, float]
     return low - pad, high + pad
 
 
+def _within(rise: Callable[[float], float], y: float, low: float, high: float) -> float:
+    """Where y lies between the limits, 0 to 1; what is far beyond them stays near."""
+    first, last = rise(low), rise(high)
+    at = -1.0 if rise is not float and y <= 0 else (rise(y) - first) / (last - first)
+    return min(max(at, -1.0), 2.0)
+
+
 def _x_ticks(chart: Chart, first: float, last: float) -> list[tuple[float, str]]:
     if chart.ticks:
         return [(float(i), tick.name) for i, tick in enumerate(chart.ticks)]
     if chart.log:
         low, high = 10**first, 10**last
-        values = LogLocator(subs=(1.0,) if high > 1000 * low else (1.0, 3.0)).tick_values(low, high)
+        values = LogLocator(subs=log_steps(low, high)).tick_values(low, high)
         return [(v, _plain(v)) for v in values if low <= v <= high]
     locator = MaxNLocator(integer=chart.whole, nbins=6, steps=[1, 2, 2.5, 5, 10])
     values = [v for v in locator.tick_values(first, last) if first <= v <= last]

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fedsub.disk.text import visible
+from fedsub.objective.metrics import ELEMENTWISE, NORMS, SQUARED
 from fedsub.running.result import Target
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _KINDS = {
     "loss": "loss",
     "rmse": "root mean squared error",
     "mae": "mean absolute error",
+    SQUARED: "‖∇f‖²",
+    ELEMENTWISE: "∇fᵀD∇f",
 }
 _UNITS = {"ce": "nats", "half_ce": "nats"}
 _SPLITS = {"train": "training samples", "test": "test samples"}
@@ -74,7 +77,7 @@ def measured(comparison: Comparison) -> list[str]:
 
 
 def chosen(comparison: Comparison) -> list[str]:
-    """The metrics worth a column: of "train" the loss alone if there are other splits, of these all but counts.
+    """The metrics worth a column: all but counts; of "train" only losses and norms if there are other splits.
 
     So too of "validation", besides what a round is chosen by. ``half_ce`` is the cross-entropy again and has a column
     only if it is the metric or the target.
@@ -89,7 +92,7 @@ def chosen(comparison: Comparison) -> list[str]:
         split, _, kind = name.rpartition(".")
         if name.startswith(COUNTS):
             return False
-        return kind != "half_ce" and (split not in plain or kind in ("ce", "loss"))
+        return kind != "half_ce" and (split not in plain or kind in ("ce", "loss", *NORMS))
 
     return [name for name in names if name in asked or wanted(name)]
 

@@ -320,7 +320,7 @@
       view.at = i;
       const c = chart(), positive = (values) => values.some((v) => v > 0);
       view.logx = c.log;
-      view.logy = false;
+      view.logy = c.logy;
       [...tabs.children].forEach((b, j) => b.setAttribute("aria-pressed", i === j));
       figures.forEach((f, j) => f.classList.toggle("shown", i === j));
       logx.hidden = Boolean(c.ticks.length) || c.percent || !c.lines.some((l) => l.parts.some((p) => positive(p.x)));

@@ -1,4 +1,4 @@
-"""The quantities of the FedSubAvg analysis, exact, in float64, for problems small enough to write out.
+"""The quantities of FedSubAvg's analysis, exact, in float64, for problems small enough to write out.
 
 N clients, M parameters; client i holds the parameters S(i), ``holders[i, m]`` says whether m is one of
 them, and n_m is how many clients hold m.
@@ -188,6 +188,42 @@ def suggested_lr(n_min: int, clients_per_round: int, n_clients: int, horizon: in
     With it and T > n_min K^3 / N, `rate_bound` is O(sqrt(N / (n_min K T))).
     """
     return float(np.sqrt(n_min * clients_per_round / (n_clients * horizon)))
+
+
+@dataclass(frozen=True)
+class Corollary:
+    """Corollary 1: with γ = √(n_min K / (N T)) at most ``constant`` · √(N / (n_min K T)), from T = ``enough`` on.
+
+    ``constant`` = 2 (f(X^1) − f*) + 2 L σ² K/N + 4 I² G² L² + 2 I² G² L,  ``enough`` = n_min K³ / N.
+    """
+
+    constant: float
+    enough: float
+    factor: float  # N / (n_min K)
+
+    def after(self, horizon: int) -> float:
+        """What (1/T) Σ E[∇fᵀ D ∇f] is at most after T = ``horizon`` rounds."""
+        if horizon < self.enough:
+            raise ValueError(f"The corollary begins at T = n_min K^3 / N = {self.enough:.6g}; horizon is {horizon}.")
+        return self.constant * float(np.sqrt(self.factor / horizon))
+
+    def rounds_to(self, accuracy: float) -> int:
+        """The iteration complexity: T = max(n_min K³ / N, (N / (n_min K)) (constant / ε)²), O(N / (n_min K ε²))."""
+        return int(np.ceil(max(self.enough, self.factor * (self.constant / accuracy) ** 2)))
+
+
+def corollary(
+    *, gap: float, n_clients: int, clients_per_round: int, local_steps: int, n_min: int, smoothness: float,
+    variance: float, gradient_bound: float,
+) -> Corollary:  # fmt: skip
+    """The constants of [N, Corollary 1], arguments as of `rate_bound`."""
+    per_step = local_steps**2 * gradient_bound**2 * smoothness
+    noise = 2 * smoothness * variance * clients_per_round / n_clients
+    return Corollary(
+        constant=2 * gap + noise + 4 * per_step * smoothness + 2 * per_step,
+        enough=n_min * clients_per_round**3 / n_clients,
+        factor=n_clients / (n_min * clients_per_round),
+    )
 
 
 # Closed forms --------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -290,3 +292,61 @@ def test_drift_fixed_point():
             local -= lr * a * (local - e)
         x = local.mean()
     assert x == pytest.approx(point, rel=1e-12)
+
+
+# Corollary 1 ---------------------------------------------------------------------------------------
+
+PROBLEM: dict[str, Any] = {
+    "gap": 3.0, "n_clients": 12, "clients_per_round": 4, "local_steps": 5, "n_min": 2, "smoothness": 1.5,
+    "variance": 0.8, "gradient_bound": 2.0,
+}  # fmt: skip
+
+
+def test_corollary_by_hand():
+    found = theory.corollary(**PROBLEM)
+    assert found.constant == pytest.approx(6 + 2 * 1.5 * 0.8 / 3 + 4 * 25 * 4 * 2.25 + 2 * 25 * 4 * 1.5)
+    assert found.enough == pytest.approx(2 * 64 / 12)
+    assert found.after(100) == pytest.approx(found.constant * (12 / (2 * 4 * 100)) ** 0.5)
+    assert found.rounds_to(10.0) == int(np.ceil(1.5 * (found.constant / 10) ** 2))
+    assert found.after(found.rounds_to(10.0)) <= 10 < found.after(found.rounds_to(10.0) - 1)
+    assert found.rounds_to(1e9) == 11  # not before the corollary begins
+    with pytest.raises(ValueError, match="begins at"):
+        found.after(10)
+
+
+@given(st.integers(1, 9), st.integers(1, 30), st.integers(0, 400), st.integers(1, 1000))
+def test_corollary_is_above_the_bound_from_enough_rounds_on(n_min: int, k: int, more: int, times: int):
+    problem = dict(PROBLEM, n_min=n_min, clients_per_round=k, n_clients=max(n_min, k) + more)
+    found = theory.corollary(**problem)
+    horizon = int(np.ceil(found.enough)) * times
+    lr = theory.suggested_lr(n_min, k, problem["n_clients"], horizon)
+    bound = theory.rate_bound(lr=lr, horizon=horizon, **problem).total
+    assert bound <= found.after(horizon) * (1 + 1e-9)
+    if horizon == found.enough:
+        assert bound == pytest.approx(found.after(horizon))
+
+
+def test_fedsubavg_stays_below_its_bound():
+    """Waves on submodels, sampled clients, noise: the mean of ∇fᵀD∇f over a run, with the theorem's rate."""
+    rng = np.random.default_rng(3)
+    clients, size, k, steps, horizon, repeats = 8, 5, 3, 3, 300, 60
+    held = random_holders(rng, clients, size)
+    c, sigma = rng.normal(0, 0.5, (clients, size)), 0.3
+    n = theory.heat_matrix(held)
+    lr = theory.suggested_lr(int(n.min()), k, clients, horizon)
+    x, met = np.full((repeats, size), 2.5), []
+    start = ((1 - np.cos(2.5 - c)) * held).sum() / clients
+    for _ in range(horizon):
+        slopes = np.sin(x[:, None] - c) * held
+        met.append(float(((slopes.mean(1) ** 2) * clients / n).sum(1).mean()))
+        y = np.repeat(x[:, None], clients, axis=1)
+        for _ in range(steps):
+            y = y - lr * (np.sin(y - c) + sigma / size**0.5 * rng.standard_normal(y.shape)) * held
+        chosen = np.stack([rng.permutation(clients)[:k] for _ in range(repeats)])
+        x = x + np.take_along_axis(y - x[:, None], chosen[:, :, None], 1).sum(1) * clients / (n * k)
+    problem: dict[str, Any] = {
+        "gap": start, "n_clients": clients, "clients_per_round": k, "local_steps": steps, "n_min": int(n.min()),
+        "smoothness": 1.0, "variance": sigma**2, "gradient_bound": (size + sigma**2) ** 0.5,
+    }  # fmt: skip
+    assert 0 < np.mean(met) <= theory.rate_bound(lr=lr, horizon=horizon, **problem).total
+    assert theory.rate_bound(lr=lr, horizon=horizon, **problem).total <= theory.corollary(**problem).after(horizon)

@@ -1,0 +1,77 @@
+"""A secure sum between nodes: the server's side from the setting to the end, and what a node makes sure of first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from fedsub.errors import FedsubError, SecureSumError, WireError
+from fedsub.node.remote import Remote
+from fedsub.round import wire
+from fedsub.round.secure.adding import Added
+from fedsub.secure import Registry, SecureServer, Setting
+
+
+class Summing:
+    """Sums over the channels of some clients; counts the bytes that cross. With ``known`` all of them sign."""
+
+    def __init__(self, remote: Remote, known: Registry | None = None):
+        self.remote, self.known, self.run = remote, known, remote.letters.run
+        self.bytes: dict[int, list[int]] = {}  # client -> down, up
+
+    def added(self, setting: Setting, kind: int, tensors: Mapping[str, torch.Tensor]) -> Added:
+        """One secure sum, from its setting to its end; or who is left, if it was given up."""
+        server, none = SecureServer(setting, known=self.known), np.zeros(0, np.int64)
+        told = {"setting": as_tensor(setting.write()), **tensors}
+        down = {c: self.write(kind, setting.round, c, told) for c in setting.participants}
+        left: tuple[int, ...] = ()
+        while server.summed is None:
+            left = tuple(client for client, data in down.items() if self._passed(server, client, data))
+            try:
+                down = server.advance()
+            except SecureSumError as err:
+                return Added(None, left, none, none, str(err))
+        return Added(server.summed.sums, server.summed.clients, none, none)
+
+    def _passed(self, server: SecureServer, client: int, data: bytes) -> bool:
+        """Whether a client answered what it was sent, and the sum took the answer."""
+        answer = self.reply(client, data)
+        if answer is None:
+            return False
+        try:
+            server.receive(answer)
+        except FedsubError as err:
+            self.remote.refused.append(f"client {client}: {err}")
+            return False
+        return True
+
+    def write(self, kind: int, number: int, client: int, tensors: Mapping[str, torch.Tensor]) -> bytes:
+        return wire.write(wire.Envelope(kind, number, client, run=self.run, tensors=dict(tensors)))
+
+    def reply(self, client: int, data: bytes) -> bytes | None:
+        answer = self.remote.reply(client, data)
+        crossed = self.bytes.setdefault(client, [0, 0])
+        crossed[0] += len(data) * (client in self.remote.channels)
+        crossed[1] += len(answer or b"")
+        return answer
+
+
+def told_setting(message: wire.Envelope, number: int) -> Setting:
+    """The setting that a node was sent, if it is of this message and the node is to take part."""
+    setting = Setting.read(as_bytes(message, "setting"))
+    if (setting.run, setting.round) != (message.run, message.round) or number not in setting.places:
+        raise WireError("The setting of a secure sum is not of this round, or without this client; refused.")
+    return setting
+
+
+def as_bytes(message: wire.Envelope, name: str) -> bytes:
+    value = message.tensors.get(name)
+    if value is None or value.dtype != torch.uint8 or value.ndim != 1:
+        raise WireError(f"A message of a secure sum lacks {name!r}; refused.")
+    return value.numpy().tobytes()
+
+
+def as_tensor(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())

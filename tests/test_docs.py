@@ -84,12 +84,13 @@ def test_the_round_on_the_page_is_the_round():
     assert inspect.getsource(play) in (ROOT / "docs/architecture.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["metrics", "ranking", "serving", "theory"])
+@pytest.mark.parametrize("page", ["metrics", "ranking", "serving", "theory", "vertical", "vertical_privacy"])
 def test_pages_that_stand_alone_run(
     page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     for code in python_of(ROOT / f"docs/{page}.md"):
-        exec(code, names)
+        if "0.0.0.0" not in code and "new_samples" not in code:  # a part that waits for others, or for data
+            exec(code, names)
     assert capsys.readouterr().out

@@ -74,6 +74,14 @@ def test_node() -> None:
     assert text in (EXAMPLES.parent / "docs/nodes.md").read_text()  # the page shows what comes out
 
 
+@pytest.mark.slow
+def test_din_of_two_parties() -> None:
+    text = run("din_two_parties.py", "--scale", "0.02")
+    split, central, alone = (float(line.split()[-1]) for line in text.splitlines()[-3:])
+    assert abs(split - central) < 1e-4
+    assert split > alone + 0.02
+
+
 def test_new_part() -> None:
     assert "leashed" in run("new_part.py")
 

@@ -25,6 +25,7 @@ GROUPS = {  # page -> (title, rooms)
     "running": ("Training, results and models", ("running", "serving")),
     "study": ("Comparing, tuning, costs, theory", ("study",)),
     "node": ("Nodes", ("node",)),
+    "vertical": ("Parties with different features", ("vertical",)),
     "testing": ("Tests of your own, and errors", ("testing", "errors")),
 }
 

@@ -11,7 +11,7 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import errors, methods, privacy
+    from fedsub import errors, methods, privacy, vertical
     from fedsub.data import Clients, datasets, heat, twins
     from fedsub.data.datasets import movielens
     from fedsub.data.twins import movielens_like
@@ -146,6 +146,7 @@ __all__ = [
     "theory",
     "tune",
     "twins",
+    "vertical",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported at first use, because torch takes seconds to load and
@@ -199,7 +200,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     name: f"{room}.{name}" if room else name
     for room, names in {
-        "": ("errors", "methods", "privacy"),
+        "": ("errors", "methods", "privacy", "vertical"),
         "data": ("datasets", "heat", "twins"),
         "families": ("factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),

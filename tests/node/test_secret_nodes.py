@@ -93,6 +93,40 @@ def test_nodes_that_add_in_secret_are_the_simulation(name: str, tmp_path: Path) 
             assert up[:4] == sums.MAGIC or not wire.read(up).tensors
 
 
+class Line(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(1, 1)
+
+    def forward(self, batch):
+        return self.line(batch["x"].unsqueeze(-1)).squeeze(-1)
+
+
+def test_a_model_without_tables_is_the_simulation_too(tmp_path: Path) -> None:
+    """There are no rows to count, nor heat to ask for: a round is one sum."""
+    draw = np.random.default_rng(0)
+    clients = fs.Clients.from_arrays(
+        {"x": draw.normal(size=60).astype("f4"), "label": draw.integers(0, 2, 60), "user": np.repeat(np.arange(6), 10)},
+        client="user", ids=[], label="label", values=["x"],
+    )  # fmt: skip
+
+    def line(_: Any = None) -> fs.Objective:
+        torch.manual_seed(0)
+        return fs.Objective(Line(), fs.losses.binary("label"), {})
+
+    def method() -> fs.Method:
+        return fs.methods.fedsubavg(heat="secure", secure=fs.SecureSum(0.5), **COMMON)
+
+    nodes = {n: Node(at, line, method(), n, tmp_path / f"m{n}") for n, at in hand_out(clients, tmp_path / "d").items()}
+    params = {n: p.detach().clone() for n, p in line().module.named_parameters()}
+    known = Population.of(Problem.bind(line(), clients))
+    found = serve(method(), params, known, {n: Channel(node) for n, node in nodes.items()}, rounds=ROUNDS, seed=SEED)
+    simulated = fs.run(method(), line(), clients, rounds=ROUNDS, seed=SEED, engine="serial")
+    assert all(torch.equal(found.params[name], value) for name, value in simulated.params.items())
+    for report, record in zip(found.reports, simulated.history[1:], strict=True):
+        assert [report.total_down, report.total_up, report.loss] == [record["down"], record["up"], record["loss"]]
+
+
 def at_stage(stage: int, over: str):
     """Deaf from a stage of a sum on: that of rows, or of values."""
     state = {"values": False}

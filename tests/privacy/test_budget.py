@@ -88,6 +88,14 @@ def test_a_budget_counts_rounds_to_its_end() -> None:
     assert budget.spent([once * most]) <= 3.0 < budget.spent([once * (most + 1)])
     assert budget.times(once, [Spend.pure("heat", 1.0)]) < most
     assert Budget().times(once) > 10**9
+    assert [budget.times(once, (), n) for n in (1, most - 1, most, most + 1, 2 * most)] == [
+        1,
+        most - 1,
+        most,
+        most,
+        most,
+    ]
+    assert budget.times(once, [Spend.pure("heat", 2.9)], 1) == 0
     nonsense: list[dict[str, Any]] = [{"epsilon": 0.0}, {"epsilon": math.nan}, {"delta": 1.0}, {"accountant": "sum"}]
     for wrong in nonsense:
         with pytest.raises(MethodError):

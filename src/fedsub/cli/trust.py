@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def check(experiment: Experiment, view: View, *, trust: bool, folder: Path | None) -> None:
     """Say what is executed, and refuse or ask for what lies outside ``folder`` (None: wherever it lies)."""
-    _check(experiment.code(), experiment.base, view, trust=trust, folder=folder, typed=experiment.typed)
+    check_code(experiment.code(), experiment.base, view, trust=trust, folder=folder, typed=experiment.typed)
 
 
 def check_run(run: Path, view: View, *, trust: bool) -> None:
@@ -39,13 +39,14 @@ def check_run(run: Path, view: View, *, trust: bool) -> None:
         return  # who loads it will say so
     if "function" in recipe:
         base = Path(recipe["base"])
-        _check({"model.objective": recipe["function"]}, base, view, trust=trust, folder=folder_of(folder, base))
+        check_code({"model.objective": recipe["function"]}, base, view, trust=trust, folder=folder_of(folder, base))
 
 
-def _check(
+def check_code(
     code: Mapping[str, str], base: Path, view: View, *, trust: bool, folder: Path | None,
     typed: frozenset[str] = frozenset(),
 ) -> None:  # fmt: skip
+    """The same for functions by the settings that name them; those ``typed`` are the caller's own."""
     inside, outside = [], []
     for where, spec in code.items():
         file = find(spec, base)

@@ -197,9 +197,10 @@ class Checkpoints:
 
     # Loading
 
-    def load(self, into: Mapping[str, Tensor] | None = None) -> tuple[Snapshot, list[str]]:
+    def load(self, into: Mapping[str, Tensor] | None = None, *, round: int | None = None) -> tuple[Snapshot, list[str]]:
         """The newest intact checkpoint, and a sentence about each newer one that was not.
 
+        With ``round`` it is that one or none; the next save replaces those after it.
         Tables named in `into` are filled in place and returned, without a second copy in memory; nothing
         is touched before every file of the chain has been verified.
         """
@@ -207,6 +208,11 @@ class Checkpoints:
         candidates = sorted(records | set(files), reverse=True)
         if not candidates:
             raise CheckpointError(f"There is no checkpoint in {self.folder}; start the run from the beginning.")
+        if round is not None:
+            there = ", ".join(map(str, sorted(candidates)))
+            candidates = [number for number in candidates if number == round]
+            if not candidates:
+                raise CheckpointError(f"{self.folder} has checkpoints of the rounds {there}, and none of {round}.")
         chain, failures = self._newest_intact(candidates)
         used = chain[-1].round if chain else None
         notes = _sentences(failures, used)

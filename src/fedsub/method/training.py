@@ -66,8 +66,11 @@ class Trains:
         raise NotImplementedError
 
     def model(self, number: int) -> Any:
-        """What is evaluated after round ``number``: a Tree, or a PersonalModel."""
+        """What is evaluated after round ``number``: a Tree, a PersonalModel, or one of which parts are `Elsewhere`."""
         raise NotImplementedError
+
+    def saves(self, number: int) -> None:
+        """Before a checkpoint of round ``number`` is written: others that keep parts of the state write theirs."""
 
     def settle(self, number: int) -> None:
         """Bring the shared model up to date in place, at the end of training."""

@@ -48,6 +48,8 @@ class SecretSums:
             raise WireError(f"A message of run {message.run} for client {message.client} came; refused.")
         if message.kind == wire.COUNT_ROWS:
             return self._count(message)
+        if message.kind == wire.UNION and not letters.schema.spaces and message.round > self.round:
+            self._begin(message.round, np.zeros(0, np.int64))  # there are no rows to be counted first
         if message.round != self.round:
             raise WireError(f"A task of round {message.round} came, and round {self.round} was counted; refused.")
         return self._train(message) if message.kind == wire.UNION else self._add(message)
@@ -65,20 +67,25 @@ class SecretSums:
         held = self.node.held
         values = {space: count_values(held[space], sizes[space], bits) for space in spaces}
         hello = self.node.begin(setting, values)
-        none = np.zeros(0, np.int64)
-        self.counted = Counted(np.array(setting.participants), {}, {}, none, none)
-        self.round, self.trained = message.round, None
+        self._begin(message.round, np.array(setting.participants))
         return hello
+
+    def _begin(self, round: int, people: Array) -> None:
+        none = np.zeros(0, np.int64)
+        self.counted = Counted(people, {}, {}, none, none)
+        self.round, self.trained = round, None
 
     def _train(self, message: wire.Envelope) -> bytes:
         node, letters = self.node, self.node.letters
         assert letters is not None
         assert self.counted is not None
         assert self.secure is not None
-        if self.trained is not None or node.sum is None or node.sum.waits:
+        spaces = letters.schema.spaces
+        if self.trained is not None or (spaces and (node.sum is None or node.sum.waits)):
             raise WireError(f"Round {message.round} was trained already, or not counted to its end; refused.")
-        there = node.sum.listed[-1]  # those whose rows are in the counts: they agreed on this list
-        self.counted.clients = self.counted.clients[there]
+        if spaces and node.sum is not None:
+            there = node.sum.listed[-1]  # those whose rows are in the counts: they agreed on this list
+            self.counted.clients = self.counted.clients[there]
         unions = self._rows(message, {space: letters.rows[space] for space in letters.schema.spaces})
         for space, union in unions.items():
             if not np.isin(node.held[space], union).all():

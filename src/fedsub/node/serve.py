@@ -104,7 +104,7 @@ def serve(
             if not joined:
                 why = "; ".join([*done.left_out.values()][:3]) or "there is no channel to any"
                 raise NoUsableClient(f"Round {number}: no client has joined. {why}")
-            if number == 1 and mechanism is not None:
+            if number == 1 and mechanism is not None and population.tables:
                 server.population, done.asked = ask(remote, mechanism, known=signers)
             done.reports.append(play(server, transport, number))
         server.settle(rounds)

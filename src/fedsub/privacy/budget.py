@@ -37,20 +37,24 @@ class Budget:
     def admits(self, spends: Iterable[Spend]) -> bool:
         return self.epsilon == math.inf or self.spent(spends) <= self.epsilon
 
-    def times(self, once: Spend, before: Iterable[Spend] = ()) -> int:
-        """How many times ``once`` fits behind what was spent before; at most `LONGEST`."""
+    def times(self, once: Spend, before: Iterable[Spend] = (), most: int = LONGEST) -> int:
+        """How many times ``once`` fits behind what was spent before; nobody asks beyond ``most``."""
         before = tuple(before)
         if self.epsilon == math.inf:
-            return LONGEST
+            return most
 
         def fits(count: int) -> bool:
             return self.admits((*before, once * count))
 
+        if most < LONGEST and fits(most):  # a run whose noise was found for its rounds: one look at the accountant
+            return most
         low, high = 0, 1
-        while fits(high):
+        while high < most and fits(high):
             low, high = high, 2 * high
-            if high >= LONGEST:
-                return LONGEST
+        if high >= most:
+            if most == LONGEST:
+                return most
+            high = most
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from fedsub.objective.metric import Answers, Metric, metrics_of
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import columns_to
 from fedsub.round.norms import GradientNorms, Norms
-from fedsub.round.predict import PersonalModel
+from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
 from fedsub.round.score import Scorer
@@ -149,7 +150,7 @@ class Evaluator:
                 raise ConfigError(f"The slice {name!r} {seen}; {nearest(part.split, splits)}")
         for name, clients in splits.items():
             for space in problem.spaces.values():
-                if not _same_numbering(clients.spaces.get(space.name), space):
+                if not same_numbering(clients.spaces.get(space.name), space):
                     raise ConfigError(
                         f"The split {name!r} numbers the rows of {space.name!r} otherwise than the training data, so "
                         "its ids would mean other rows; make all splits from the same data, with Clients.split."
@@ -158,27 +159,27 @@ class Evaluator:
             None if plan.ranking is None else Ranker(plan.ranking, problem, splits, self.population, self.scorer)
         )
 
-    def __call__(self, model: Tree | PersonalModel) -> dict[str, float]:
+    def __call__(self, model: Evaluated) -> dict[str, float]:
         """Scalars by split: {"train.ce": …, "test.auc": …}. Of personal models, each is asked for its client's."""
         out: dict[str, float] = {}
         for name, clients in self.splits.items():
             answers = self._predict(model, clients, self._choose(name, clients, self.plan.count(name)))
             out |= {f"{name}.{k}": v for k, v in self._measure(answers).items()}
             if self.ranker is not None and name in self.ranker.ranked:
-                out |= {f"{name}.{k}": v for k, v in self.ranker(name, model).items()}
+                out |= {f"{name}.{k}": v for k, v in self.ranker(name, _at_hand(model)).items()}
             for part, mask in self._slices(name, clients, answers.samples):
                 out |= {f"{part}.{k}": v for k, v in self._measure(answers.take(mask)).items()}
         return out
 
-    def norms(self, model: Tree | PersonalModel, weighting: str | None = None) -> dict[str, float]:
+    def norms(self, model: Evaluated, weighting: str | None = None) -> dict[str, float]:
         """{"train.squared_norm": ‖∇f‖², "train.elementwise_norm": ∇fᵀ D ∇f}, of the population's data."""
         if weighting is None:
             weighting = (self.plan.norms if isinstance(self.plan.norms, Norms) else Norms()).weighting
         if weighting not in self._slopes:
             self._slopes[weighting] = GradientNorms(self.problem, self.population, self.columns, weighting)
-        return {f"train.{name}": value for name, value in self._slopes[weighting](model).items()}
+        return {f"train.{name}": value for name, value in self._slopes[weighting](_at_hand(model)).items()}
 
-    def final(self, model: Tree | PersonalModel) -> dict[str, Any]:
+    def final(self, model: Evaluated) -> dict[str, Any]:
         """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features), ``spread`` and ``by_client``.
 
         ``gain`` of personal models is over the shared one, on the same samples.
@@ -204,7 +205,7 @@ class Evaluator:
                 out[name]["shared"] = {**self._measure(shared), "by_client": self._by_client(shared)}
                 out[name]["gain"] = metrics.gain(answers.losses, shared.losses, answers.owners)
             if self.ranker is not None and name in self.ranker.ranked:
-                out[name] |= self.ranker.final(name, model)
+                out[name] |= self.ranker.final(name, _at_hand(model))
             for part, mask in self._slices(name, clients, chosen):
                 out[part] = {"samples": int(mask.sum()), **self._measure(answers.take(mask))}
         return out
@@ -242,13 +243,12 @@ class Evaluator:
         word = rng.key(rng.EVALUATION, len(name), *name.encode())
         return np.sort(rng.first_of_permutation(clients.samples, count, word))
 
-    def _predict(
-        self, model: Tree | PersonalModel, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False
-    ) -> Answers:
+    def _predict(self, model: Evaluated, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False) -> Answers:
         """What the model says to the chosen samples, with the decile of each one's coldest feature if asked for."""
         label = getattr(self.problem.objective.loss, "label", None)
-        if isinstance(model, PersonalModel):
-            losses, said = self.scorer.personal(model)(model, clients, chosen)
+        if isinstance(model, PersonalModel | Elsewhere):
+            predict = model.answer if isinstance(model, Elsewhere) else partial(self.scorer.personal(model), model)
+            losses, said = predict(clients, chosen)
             columns = tuple(c for c in self.columns if c == label or (with_heat and clients.columns[c].space))
             arrays = clients.gather(chosen, columns, local=False)
             heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
@@ -350,7 +350,18 @@ class Evaluator:
         return dict(zip(heats, np.split(together, edges), strict=True))
 
 
-def _same_numbering(one: Space | None, other: Space) -> bool:
+def _at_hand(model: Evaluated) -> Tree | PersonalModel:
+    """For what needs all of a model, or samples that nobody has."""
+    if isinstance(model, Elsewhere):
+        raise ConfigError(
+            "Other parties hold parts of this model and of its data: lists of items and the gradient's norms cannot be "
+            "measured; leave ranking= and norms= out."
+        )
+    return model
+
+
+def same_numbering(one: Space | None, other: Space) -> bool:
+    """Whether the rows of two spaces stand for the same ids."""
     if one is None or one.size != other.size or one.padding != other.padding:
         return False
     if one.vocabulary is None or other.vocabulary is None:

@@ -72,6 +72,21 @@ class PersonalModel:
         return values
 
 
+class Elsewhere:
+    """A model of which others hold parts: it is asked for its answers, and ``shared`` are the parameters here."""
+
+    @property
+    def shared(self) -> Tree:
+        raise NotImplementedError
+
+    def answer(self, clients: Clients, chosen: np.ndarray) -> tuple[np.ndarray, Tensor]:
+        """(losses [n], outputs [n, …]) of the samples ``chosen`` of ``clients``, in their order."""
+        raise NotImplementedError
+
+
+Evaluated = Tree | PersonalModel | Elsewhere
+
+
 class Predictor:
     """What personal models of ``problem``'s clients say to samples of a split, whose clients are found by their ids."""
 

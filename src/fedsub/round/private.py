@@ -22,7 +22,7 @@ from fedsub.method.servers.add import Add
 from fedsub.method.servers.noised import LateNoise
 from fedsub.method.slots import BoundAverage, Method, Server
 from fedsub.objective.population import Population
-from fedsub.privacy.budget import Budget
+from fedsub.privacy.budget import LONGEST, Budget
 from fedsub.privacy.noise import Counted, Walks
 from fedsub.privacy.spending import Spend
 from fedsub.round.sums import Sums
@@ -131,7 +131,8 @@ class NoisedSums(Spending):
         # Kept in checkpoints: a run that is trained further goes on with the noise it began with.
         self.noise, self.rounds = torch.tensor(chosen, dtype=torch.float64), torch.zeros((), dtype=torch.int64)
         self.walks = Walks(part.secret.words(seed) if part.secret is not None else Counted(seed))
-        if not self._most(float(self.noise)):
+        self.planned = LONGEST if rounds is None else rounds
+        if not self.budget.admits((*self.before, self.once)):
             raise MethodError(
                 f"epsilon={self.budget.epsilon:g} at delta={self.budget.delta:g} does not admit a single round with "
                 f"noise={float(self.noise):g} at rate {self.rate:g}{self.told_before}; raise noise or epsilon."
@@ -142,20 +143,22 @@ class NoisedSums(Spending):
         """Of the sum of updates, as a multiple of the clip norm, and of the count of those not longer than it."""
         return self.part.noises_of(float(self.noise), self.expected)
 
-    def _most(self, noise: float) -> int:
-        return self.budget.times(Spend.gaussian("training", noise, rate=self.rate), self.before)
+    @property
+    def once(self) -> Spend:
+        """A round of training."""
+        return Spend.gaussian("training", float(self.noise), rate=self.rate)
 
     @cached_property
     def most(self) -> int:
-        """How many rounds the budget admits; asked for when a checkpoint has been read."""
-        return self._most(float(self.noise))
+        """How many of the rounds planned the budget admits; asked for when a checkpoint has been read."""
+        return self.budget.times(self.once, self.before, self.planned)
 
     def spends(self) -> tuple[Spend, ...]:
-        trained = Spend.gaussian("training", float(self.noise), rate=self.rate, times=int(self.rounds))
-        return (*self.before, trained)
+        return (*self.before, self.once * int(self.rounds))
 
     def admits_another(self) -> bool:
-        return int(self.rounds) < self.most
+        done = int(self.rounds)
+        return done < self.most or (done >= self.planned and self.budget.admits((*self.before, self.once * (done + 1))))
 
     def describe(self) -> dict[str, Any]:
         described = super().describe()

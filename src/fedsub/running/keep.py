@@ -32,7 +32,7 @@ from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm
 from fedsub.objective.problem import Problem
 from fedsub.objective.recipe import fits, shape_of
-from fedsub.round.predict import PersonalModel
+from fedsub.round.predict import Evaluated, PersonalModel
 from fedsub.trees import Tree
 
 FORMAT, VERSION = "fedsub-model", 1
@@ -40,7 +40,7 @@ ABOUT, MODEL, PERSONAL = "model.json", "model.safetensors", "personal.safetensor
 VOCABULARY, CLIENTS, HELD = "vocabulary", "clients.parquet", "held.safetensors"
 
 
-def begin(folder: Path, problem: Problem, method: Algorithm, model: Tree | PersonalModel) -> bool:
+def begin(folder: Path, problem: Problem, method: Algorithm, model: Evaluated) -> bool:
     """Write what is known before the first round; ``model`` is what is evaluated. What is there and intact stays.
 
     Returns whether something was there that was not what had been written.
@@ -82,7 +82,7 @@ def _intact(folder: Path) -> bool:
         return False
 
 
-def end(folder: Path, problem: Problem, params: Tree, model: Tree | PersonalModel) -> dict[str, str]:
+def end(folder: Path, problem: Problem, params: Tree, model: Evaluated) -> dict[str, str]:
     """Write the trained values, and return the digest of each file that was written."""
     values = values_of(problem.objective.module, params)
     written = {ABOUT: digest(folder / ABOUT), MODEL: _write(folder / MODEL, values)}

@@ -15,7 +15,7 @@ from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import template
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.norms import Norms
-from fedsub.round.predict import PersonalModel
+from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.trees import Tree
 
 
@@ -29,9 +29,9 @@ class Now:
     def __init__(self, problem: Problem, trainer: Trains, evaluator: Evaluator, round: int):
         self.round, self.splits = round, dict(evaluator.splits)
         self._problem, self._trainer, self._evaluator = problem, trainer, evaluator
-        self._model: tuple[int, Tree | PersonalModel] | None = None
+        self._model: tuple[int, Evaluated] | None = None
 
-    def model(self) -> Tree | PersonalModel:
+    def model(self) -> Evaluated:
         """What is evaluated: parameters by name, or shared and personal ones. Training goes on in them: only read."""
         if self._model is None or self._model[0] != self.round:
             self._model = self.round, self._trainer.model(self.round)
@@ -40,7 +40,7 @@ class Now:
     def params(self, client: Any = None) -> Tree:
         """Copies of the shared parameters by name, or of those that a client, given by its id, would use."""
         model = self.model()
-        shared = model.shared if isinstance(model, PersonalModel) else model
+        shared = model.shared if isinstance(model, PersonalModel | Elsewhere) else model
         out = {name: value.detach().clone() for name, value in shared.items()}
         if client is None:
             return out

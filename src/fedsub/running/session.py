@@ -255,6 +255,7 @@ class Session:
     def _save(self, trainer: Trains, number: int) -> None:
         if self.saved is None or self.dir is None:
             return
+        trainer.saves(number)
         self.dir.flush()
         if spent := trainer.spent():
             write_atomic(self.dir.path / PRIVACY, dump(spent))

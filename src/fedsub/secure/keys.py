@@ -10,7 +10,8 @@ neighbours, for the case that u drops out after others have masked with it: l_u 
 shares. In the protocol as published (Bonawitz et al., 2017) the second shared secret is a second X25519 key, with an
 exchange of its own for every pair, from which the server computes the same K_uv. What the server learns is the same,
 K_uv of clients that dropped out and nothing else, at half the exchanges; an exchange costs as much as masking 40,000
-values. That l_u fits what was announced is checked by a commitment.
+values. So the published proof does not hold word by word: docs/secure_sum.md says which of its steps are others. That
+l_u fits what was announced is checked by a commitment.
 """
 
 from __future__ import annotations

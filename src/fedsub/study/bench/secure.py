@@ -20,7 +20,7 @@ from rich.table import Table
 
 from fedsub.errors import ConfigError
 from fedsub.round.quiet import one_thread
-from fedsub.secure import Quantiser, SecureClient, SecureServer, Segment, Setting
+from fedsub.secure import Identity, Quantiser, SecureClient, SecureServer, Segment, Setting, register
 from fedsub.secure.ciphers import Modern
 from fedsub.secure.masks import add_masks
 from fedsub.secure.ring import zeros
@@ -28,7 +28,7 @@ from fedsub.secure.ring import zeros
 CLIENTS, VALUES, TURNS = 100, 100_000, 8
 MASKINGS = 10  # of a turn, of which the mean is taken as of the clients
 STAGES = ("quantise", "keys", "shares", "masked", "agree", "unmask")
-MEASURED = ("client", "server", "masks", "exchanges", "chacha")
+MEASURED = ("client", "signed", "server", "masks", "exchanges", "chacha")
 FLOWER = Path(__file__).with_name("flower_secagg.py")
 
 
@@ -59,9 +59,28 @@ def _setting(clients: int, values: int, quantiser: Quantiser) -> Setting:
 
 
 def _turn(clients: int, values: int, turn: int) -> dict[str, Any]:
-    """One secure sum, with all clients' steps timed and their mean taken; then one's masks alone, and streams alone."""
-    quantiser = Quantiser(1.0)
-    setting = _setting(clients, values, quantiser)
+    """Two secure sums, without and with identities; then one client's masks alone, and streams alone."""
+    setting = _setting(clients, values, Quantiser(1.0))
+    took, served, crossed = _played(setting, turn, None)
+    signed, _, more = _played(setting, turn, register(setting.participants))
+    ciphers, keys = Modern(), [os.urandom(32) for _ in range(clients)]
+    vector = zeros(setting.segments)
+    at = time.process_time()
+    for _ in range(MASKINGS):
+        add_masks(vector, setting.segments, [(key, True) for key in keys], ciphers)
+    masks = (time.process_time() - at) / MASKINGS
+    return {
+        "client": took, "signed": signed, "server": served, "masks": masks, "chacha": _chacha(keys, setting.nbytes),
+        "exchanges": _exchanges(clients - 1, ciphers), "bytes": {**crossed, "signed": more},
+    }  # fmt: skip
+
+
+def _played(
+    setting: Setting, turn: int, identities: dict[int, Identity] | None
+) -> tuple[dict[str, float], float, dict[str, int]]:
+    """One secure sum: the mean over all clients of each stage, the server, the bytes of a client."""
+    quantiser, clients = Quantiser(1.0), len(setting.participants)
+    values = setting.segments[0].length
     took: dict[str, float] = {stage: 0.0 for stage in STAGES}  # noqa: C420
 
     def timed(stage: str, step: Callable[[], Any]) -> Any:
@@ -77,9 +96,11 @@ def _turn(clients: int, values: int, turn: int) -> dict[str, Any]:
         total += levels
         # Kept small between stages: a hundred clients share a memory here that each has for itself.
         given = {"values": levels.astype(setting.segments[0].dtype)}
-        people[c] = timed("keys", lambda c=c, given=given: SecureClient(setting, c, given))
+        own = identities[c] if identities else None
+        people[c] = timed("keys", lambda c=c, given=given, own=own: SecureClient(setting, c, given, identity=own))
         up.append(timed("keys", people[c].hello))
-    server, served, sent, got = SecureServer(setting), 0.0, len(up[0]), 0
+    known = identities[0].known if identities else None
+    server, served, sent, got = SecureServer(setting, known=known), 0.0, len(up[0]), 0
     for stage in ("shares", "masked", "agree", "unmask", ""):
         at = time.process_time()
         for data in up:
@@ -90,17 +111,7 @@ def _turn(clients: int, values: int, turn: int) -> dict[str, Any]:
         sent, got = sent + (len(up[0]) if up else 0), got + len(down.get(0, b""))
     assert server.summed is not None
     assert (server.summed.sums["values"] == total).all()
-
-    ciphers, keys = Modern(), [os.urandom(32) for _ in range(clients)]
-    vector = zeros(setting.segments)
-    at = time.process_time()
-    for _ in range(MASKINGS):
-        add_masks(vector, setting.segments, [(key, True) for key in keys], ciphers)
-    masks = (time.process_time() - at) / MASKINGS
-    return {
-        "client": took, "server": served, "masks": masks, "chacha": _chacha(keys, setting.nbytes),
-        "exchanges": _exchanges(clients - 1, ciphers), "bytes": {"up": sent, "down": got},
-    }  # fmt: skip
+    return took, served, {"up": sent, "down": got}
 
 
 def _exchanges(count: int, ciphers: Modern) -> float:
@@ -169,6 +180,7 @@ def table(found: dict[str, Any]) -> Table:
         line(name, [sum(t.values()) for t in turns], *stages)
 
     staged("a client", found["client"])
+    staged("a client with an identity", found["signed"])
     line("its masks alone", found["masks"])
     line("its key exchanges alone", found["exchanges"])
     line("bare ChaCha20, the same bytes", found["chacha"])
@@ -183,7 +195,8 @@ def table(found: dict[str, Any]) -> Table:
     if found["flower"]:
         said.append(f"Flower's client / ours: {numbers['flower_per_client']:.0f} (aim: at least 5)")
     said.append(
-        f"bytes of a client: {bytes_['up']:,} up, {bytes_['down']:,} down; its values alone {bytes_['plain']:,}"
+        f"bytes of a client: {bytes_['up']:,} up, {bytes_['down']:,} down; its values alone {bytes_['plain']:,}; "
+        f"with an identity {bytes_['signed']['up']:,} up, {bytes_['signed']['down']:,} down"
     )
     made.caption = "\n".join(said)
     return made

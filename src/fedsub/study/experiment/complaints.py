@@ -70,6 +70,11 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
+def _of_table(annotation: Any) -> type[BaseModel] | None:
+    """The type of what a table holds under names of the user's own."""
+    return _section(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+
+
 def _nearest(path: list[str], root: type[BaseModel]) -> str:
     """The setting that was probably meant: one of the same name elsewhere, or a similar one here."""
     sections = {name: s for name, f in root.model_fields.items() if (s := _section(f.annotation))}
@@ -78,7 +83,8 @@ def _nearest(path: list[str], root: type[BaseModel]) -> str:
             return f"did you mean '{name}.{path[-1]}'?"
     own = root
     for step in path[:-1]:
-        own = _section(own.model_fields[step].annotation) or own
+        if step in own.model_fields:  # else it is a name that the user chose
+            own = _section(own.model_fields[step].annotation) or _of_table(own.model_fields[step].annotation) or own
     prefix = "".join(f"{step}." for step in path[:-1])
     return nearest(".".join(path), [prefix + field for field in own.model_fields])
 

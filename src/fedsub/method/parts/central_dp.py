@@ -18,6 +18,7 @@ from fedsub.method.servers.add import Add
 from fedsub.method.slots import Method
 from fedsub.privacy.accounting import calibrate
 from fedsub.privacy.adaptive import next_clip, noise_of_values, usual_bit_noise
+from fedsub.privacy.heat import PrivateHeat
 from fedsub.privacy.spending import Spend
 from fedsub.trees import Tree
 
@@ -171,7 +172,14 @@ class CentralDP(BoundedUpdate):
                 f"With weighting={average.weighting!r} a client counts as many times as it has samples, far beyond "
                 "clip; CentralDP needs weighting='clients'."
             )
-        if isinstance(average, OverHolders) and average.heat is None and not self.public_heat:
+        counted = isinstance(average, OverHolders) and not isinstance(average.heat, PrivateHeat)
+        if counted and isinstance(average.heat, dict) and not self.public_heat:
+            raise MethodError(
+                "Heat given as numbers says nothing of where it is from, costs no budget here, and is counted exactly "
+                "in spaces that it does not name. Give OverHolders a private estimate (heat=…), or say "
+                "public_heat=True if it is no secret, or was paid for elsewhere."
+            )
+        if counted and not self.public_heat:
             raise MethodError(
                 "The coefficients N/n_m from exact heat tell how many clients hold each row, which no noise covers. "
                 "Give OverHolders a private estimate (heat=…), or say public_heat=True if heat is no secret."

@@ -52,7 +52,7 @@ def test_noise_is_the_nodes_own_and_none_is_used_for_two_updates(tmp_path: Path)
     found = nodes(tmp_path / "a", how)
     first, again, other = (play(how, found, shift=shift).params for shift in (0.0, 0.0, 1e-3))
     assert torch.equal(first["items.weight"], again["items.weight"])  # the same task gets the same bytes
-    assert moved(first).std() > 0.2
+    assert moved(first).std() > 0.05
     assert alike(moved(first), moved(other, 1e-3)) < 0.5  # another model, the same seed and round: other noise
     elsewhere = play(how, nodes(tmp_path / "b", how)).params
     assert alike(moved(first), moved(elsewhere)) < 0.5

@@ -172,18 +172,18 @@ class CentralDP(BoundedUpdate):
                 f"With weighting={average.weighting!r} a client counts as many times as it has samples, far beyond "
                 "clip; CentralDP needs weighting='clients'."
             )
-        counted = isinstance(average, OverHolders) and not isinstance(average.heat, PrivateHeat)
-        if counted and isinstance(average.heat, dict) and not self.public_heat:
+        if self.public_heat or not isinstance(average, OverHolders) or isinstance(average.heat, PrivateHeat):
+            return
+        if average.heat is not None:
             raise MethodError(
                 "Heat given as numbers says nothing of where it is from, costs no budget here, and is counted exactly "
                 "in spaces that it does not name. Give OverHolders a private estimate (heat=…), or say "
                 "public_heat=True if it is no secret, or was paid for elsewhere."
             )
-        if counted and not self.public_heat:
-            raise MethodError(
-                "The coefficients N/n_m from exact heat tell how many clients hold each row, which no noise covers. "
-                "Give OverHolders a private estimate (heat=…), or say public_heat=True if heat is no secret."
-            )
+        raise MethodError(
+            "The coefficients N/n_m from exact heat tell how many clients hold each row, which no noise covers. "
+            "Give OverHolders a private estimate (heat=…), or say public_heat=True if heat is no secret."
+        )
 
     def _check_after(self, other: Part) -> None:
         if changes_what_is_sent(other):

@@ -119,8 +119,8 @@ def _moved(column: Column, places: Array, base: Array, padding: bool) -> tuple[C
         return replace(column, values=_like(new, column)), new >= 0
     new = places[column.values + base[:, None]]
     if not padding:
-        return replace(column, values=_like(new, column)), (new >= 0).all(1)
-    fine = (new > 0).any(1) | ~(column.values > 0).any(1)
+        return replace(column, values=_like(new, column)), np.all(new >= 0, axis=1)
+    fine = np.any(new > 0, axis=1) | ~np.any(column.values > 0, axis=1)
     return replace(column, values=_like(np.maximum(new, 0), column)), fine
 
 

@@ -180,7 +180,7 @@ class Ranges:
             if space is not None:
                 _, at, mine = np.intersect1d(rows[space], held[space], assume_unique=True, return_indices=True)
                 wide = np.zeros((len(rows[space]), self.width(name)), np.int64)
-                wide[at] = levels.reshape(len(held[space]), -1)[mine]
+                wide[at] = levels.reshape(len(held[space]), self.width(name))[mine]
                 levels = wide.reshape(-1)
             if levels.size:
                 out[f"{tree}/{name}"] = levels + self.middle

@@ -8,11 +8,12 @@ holdings     which rows two nodes both hold
 mixing       one model of those that were heard
 messages     bytes
 exchange, trainer, own, network, spectrum     the rounds
-named        the named methods
+words, named the named methods, and how their settings are spelt
 """
 
-from fedsub.gossip.graphs import Complete, Given, Graph, Regular, Ring, SmallWorld, Torus, graph_of
+from fedsub.gossip.graphs import Complete, Given, Graph, Regular, Ring, SmallWorld, Torus
 from fedsub.gossip.method import AllReduce, Gossip, Metropolis, Mixing, RandomPeers
+from fedsub.gossip.words import graph_of
 
 __all__ = [
     "AllReduce", "Complete", "Given", "Gossip", "Graph", "Metropolis", "Mixing", "RandomPeers", "Regular", "Ring",

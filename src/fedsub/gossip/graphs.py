@@ -11,7 +11,6 @@ networks", Nature 1998.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 
 from fedsub import rng
 from fedsub.checks import check_mix, check_whole
-from fedsub.errors import MethodError, lacking, nearest
+from fedsub.errors import MethodError, lacking
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ class Torus(Graph):
     """A grid whose opposite sides meet: four neighbours. Its sides are as equal as the number of nodes lets them."""
 
     def check(self, nodes: int) -> None:
-        height, width = self.sides(nodes)
-        if height < 2:
+        if self.sides(nodes)[0] < 2:
             raise MethodError(
                 f"{nodes:,} nodes fill no grid of two sides, as a torus needs; take graph='ring', or 'regular:4'."
             )
@@ -129,7 +127,7 @@ class Regular(Graph):
 
 @dataclass(frozen=True)
 class SmallWorld(Graph):
-    """A ring with ``neighbours`` each, of which one end moves with the chance ``rewired`` (Watts and Strogatz, 1998)."""
+    """A ring with ``neighbours`` each, of which one end moves with the chance ``rewired`` (Watts, Strogatz, 1998)."""
 
     neighbours: int = 4
     rewired: float = 0.1
@@ -190,35 +188,6 @@ class Given(Graph):
         return cls(len(graph), _edges(graph))
 
 
-WORDS: Mapping[str, tuple[type[Graph], tuple[type, ...]]] = {
-    "complete": (Complete, ()), "ring": (Ring, ()), "torus": (Torus, ()), "regular": (Regular, (int,)),
-    "small-world": (SmallWorld, (int, float)),
-}  # fmt: skip
-
-
-def graph_of(value: Any) -> Graph:
-    """A graph from an object, a networkx graph, or a word with its numbers: "regular:8", "small-world:8,0.1"."""
-    if isinstance(value, Graph) and type(value) is not Graph:
-        return value
-    if hasattr(value, "nodes") and hasattr(value, "edges") and not isinstance(value, type):
-        return Given.of(value)
-    word, _, rest = str(value).partition(":")
-    if not isinstance(value, str) or word not in WORDS:
-        raise MethodError(
-            f"graph must be a networkx graph, an object like Ring(), or one of {', '.join(WORDS)}; got {value!r}: "
-            f"{nearest(word, WORDS)}"
-        )
-    make, takes = WORDS[word]
-    given = [text for text in rest.split(",") if text]
-    if len(given) > len(takes):
-        raise MethodError(f"graph={value!r} has {len(given)} numbers, and {word} takes {len(takes) or 'none'}.")
-    try:
-        numbers = [kind(text) for kind, text in zip(takes, given, strict=False)]
-    except ValueError as err:
-        raise MethodError(f"graph={value!r}: {err}; write it like regular:8 or small-world:8,0.1.") from err
-    return make(*numbers)
-
-
 def _networkx() -> ModuleType:
     try:
         import networkx
@@ -228,4 +197,4 @@ def _networkx() -> ModuleType:
 
 
 def _edges(graph: Any) -> np.ndarray:
-    return np.array([edge for edge in graph.edges()], np.int64).reshape(-1, 2)
+    return np.array(list(graph.edges()), np.int64).reshape(-1, 2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -89,7 +90,7 @@ class Holdings:
         counts = np.where(lengths[0] == 0, 0, np.minimum(*lengths))
         counts[lengths[1] == 0] = 0
         found, edges = [], self._chunks(counts)
-        for low, high in zip(edges[:-1], edges[1:], strict=True):
+        for low, high in pairwise(edges):
             places = concatenated(mine[low:high], counts[low:high])
             which = np.repeat(np.arange(low, high), counts[low:high])
             at, hit = self._look_up(places, np.repeat(other[low:high], counts[low:high]))

@@ -62,10 +62,7 @@ class Letters:
         bits = [-(-one // 8) for one in named]
         self._bits = sum(bits, np.zeros((network.nodes, len(every)), np.int64))
         like = params
-        self._row = [
-            sum(int(like[t][:1].numel()) * like[t].element_size() for t in cut.tables)
-            for cut in network.cuts
-        ]
+        self._row = [sum(int(like[t][:1].numel()) * like[t].element_size() for t in cut.tables) for cut in network.cuts]
         self._piece = [stretch.values * like[stretch.name].element_size() for stretch in network.stretches]
 
     def ask(self, segment: int, *, known: bool = False) -> list[Field]:
@@ -97,8 +94,8 @@ class Letters:
         return Field(one.name, one.dtype, one.shape, one.space)
 
     def _touched(self, segment: int) -> list[str]:
-        rows = self.network.segments.rows
-        return [c.name for c in self.network.cuts if rows[c.name].touched[segment, 0] < rows[c.name].touched[segment, 1]]
+        touched = {cut.name: self.network.segments.rows[cut.name].touched[segment] for cut in self.network.cuts}
+        return [name for name, (first, last) in touched.items() if first < last]
 
     def _bytes_of_ids(self, cut: int) -> np.ndarray:
         """The bytes in which every node names its rows of every segment, int64 [nodes, S]."""
@@ -148,7 +145,8 @@ class Letters:
             held = cut.holdings
             inside = concatenated(cut.begin.reshape(-1), (cut.end - cut.begin).reshape(-1))
             weight = heat[held.space.name][held.rows[inside]] - 1
-            values += (row + 2 * self.kind.degrees) * np.bincount(held.owners[inside], weight, network.nodes).astype(np.int64)
+            shared = np.bincount(held.owners[inside], weight, network.nodes).astype(np.int64)
+            values += (row + 2 * self.kind.degrees) * shared
         for stretch, size in zip(network.stretches, self._piece, strict=True):
             owners, _ = network.holders(stretch)
             values[owners] += size * (int(here[owners].sum()) - 1)
@@ -171,7 +169,7 @@ class Letters:
             return Traffic(down, up, 0)
         chunks, head = even(count, values), wire.length([("chunk", 1)])
         steps, every = 2 * (count - 1), np.arange(count)
-        # Worker k sends chunk k − s in the steps s = 0 … K − 2 of the sums, then k + 1 − s: all but k + 1, all but k + 2.
+        # Worker k sends chunk k − s in the steps s = 0 … K − 2 of the sums, all but k + 1; then all but k + 2.
         sent = size * (2 * values - chunks[(every + 1) % count] - chunks[(every + 2) % count]) + steps * head
         up[nodes], down[nodes] = sent, np.roll(sent, 1)
         return Traffic(down, up, count)

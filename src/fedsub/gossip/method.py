@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -106,7 +106,7 @@ class Gossip(Algorithm):
 
     local: Local
     mixing: Mixing
-    graph: Graph = Complete()
+    graph: Graph = field(default_factory=Complete)
     fresh: bool = False
     over: str = "holders"
     parts: tuple[Part, ...] = ()
@@ -127,7 +127,9 @@ class Gossip(Algorithm):
             if value not in known:
                 raise MethodError(f"{what} of {self.name} must be {' or '.join(known)}, got {value!r}.")
         if self.fresh and isinstance(self.graph, Complete):
-            raise MethodError("The complete graph is the same in every round; leave fresh out, or choose another graph.")
+            raise MethodError(
+                "The complete graph is the same in every round; leave fresh out, or choose another graph."
+            )
         if self.pooled:
             raise MethodError("Gossip is between nodes with data of their own; leave pooled out.")
         self.mixing.check(self.graph)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsub.errors import MethodError
 from fedsub.method.part import Message, Part, Start, Work
-from fedsub.method.parts import Personal
+from fedsub.method.parts import Personal, SecureSum
 from fedsub.trees import Tree
 
 
@@ -55,7 +55,7 @@ def without_server(parts: tuple[Part, ...], name: str) -> None:
             "sends something beside the model": part.payloads or part.numbers,
             "writes the update to a server in other bytes": part.codec,
             "changes what a server has added up": kind.combine is not Part.combine or kind.limit is not Part.limit,
-            "hides updates from a server": part.silent or part.noises,
+            "hides updates from a server": part.silent or part.noises or isinstance(part, SecureSum),
             "needs rounds in turns": part.turns > 1,
         }
         for why, true in needs.items():

@@ -88,8 +88,8 @@ def gap_of(links: Links, values: np.ndarray, diagonal: np.ndarray) -> float:
     sparse = coo_array((np.concatenate([values, diagonal]), at), shape=(nodes, nodes)).tocsr()
     start = rng.normal(rng.key(rng.GRAPH, every))  # its own would be drawn anew by every process
     try:
-        high = eigsh(sparse, 2, which="LA", v0=start, maxiter=STEPS, tol=1e-9, return_eigenvectors=False)
-        low = eigsh(sparse, 1, which="SA", v0=start, maxiter=STEPS, tol=1e-9, return_eigenvectors=False)
+        high = eigsh(sparse, 2, which="LA", v0=start, maxiter=STEPS, return_eigenvectors=False)
+        low = eigsh(sparse, 1, which="SA", v0=start, maxiter=STEPS, return_eigenvectors=False)
     except ArpackNoConvergence:
         return float("nan")
     return max(0.0, 1.0 - max(abs(float(np.min(high))), abs(float(low[0]))))

@@ -93,7 +93,7 @@ class GossipTrainer(Trainer):
         return tuple(torch.from_numpy(np.ascontiguousarray(v)).to(device) for v in (rows, weights, held))  # type: ignore[return-value]
 
     def _mean(self, number: int) -> Tree:
-        """The shared parameters: every row's mean over the nodes that hold it; one that nobody holds stays as it was."""
+        """The shared parameters: every row's mean over its holders; one that nobody holds stays as it was."""
         if self._mean_of == number:
             return self.params
         for name, value in self.params.items():
@@ -116,6 +116,10 @@ class GossipTrainer(Trainer):
         shared = self._mean(number)
         return PersonalModel(shared, self.memory, self.slot, tuple(names)) if names else shared
 
+    def saves(self, number: int) -> None:
+        """A checkpoint holds the mean, too: it is what an unfinished run is loaded as."""
+        self._mean(number)
+
     def settle(self, number: int) -> None:
         self._mean(number)
 
@@ -126,7 +130,9 @@ class GossipTrainer(Trainer):
             rows, _, _ = self._held[name]
             own = self.memory.tensors[f"{self.slot}/{name}"]
             mean = self.params[name] if name in self.problem.tables else self.params[name].unsqueeze(0)
-            square = (own.double() - mean.double().to(own.device)[rows]).square().reshape(len(own), -1).sum(1).cpu().numpy()
+            square = (
+                (own.double() - mean.double().to(own.device)[rows]).square().reshape(len(own), -1).sum(1).cpu().numpy()
+            )
             space = self.problem.tables.get(name)
             apart += square if space is None else np.bincount(self._owners(space.name), square, len(apart))
         return {
@@ -137,4 +143,3 @@ class GossipTrainer(Trainer):
 
     def _owners(self, space: str) -> np.ndarray:
         return self.exchange.network.holdings[space].owners
-

@@ -260,13 +260,16 @@ def _twin(config: Config) -> Sides:
 
 
 def ads_world(config: Config) -> AdsWorld:
-    return AdsWorld(impressions=max(1000, round(200_000 * config.scale)))
+    return AdsWorld(impressions=max(1000, round(1_000_000 * config.scale)))
 
 
 # task -> (the label party, what its parties are unless told otherwise, what makes their data)
+_ADAGRAD, _SGD = {"optimiser": "adagrad:0.05"}, {"optimiser": "sgd:0.5"}
 _TASK: dict[str, tuple[str, dict[str, dict[str, Any]], Callable[[Config], Sides]]] = {
-    "movielens-1m": ("ratings", {"ratings": {}, "profile": {}}, _movielens("profile")),
-    "movielens-din": ("candidate", {"candidate": {}, "sequence": {"model": "history"}}, _movielens("history")),
-    "history-like": ("candidate", {"candidate": {}, "sequence": {"model": "history"}}, _twin),
-    "ads-like": ("ads", {"ads": {}, "publisher": {}}, lambda config: ads_world(config).sides()),
-}
+    "movielens-1m": ("ratings", {"ratings": _ADAGRAD, "profile": _ADAGRAD}, _movielens("profile")),
+    "movielens-din": (
+        "candidate", {"candidate": _ADAGRAD, "sequence": {"model": "history", **_ADAGRAD}}, _movielens("history"),
+    ),
+    "history-like": ("candidate", {"candidate": _SGD, "sequence": {"model": "history", **_SGD}}, _twin),
+    "ads-like": ("ads", {"ads": _SGD, "publisher": _SGD}, lambda config: ads_world(config).sides()),
+}  # fmt: skip

@@ -30,6 +30,7 @@ from fedsub.objective.losses import binary
 from fedsub.study.experiment.complaints import explain
 from fedsub.study.experiment.config import Count, Rate, Section, merge, read_toml
 from fedsub.study.experiment.experiment import expand
+from fedsub.study.experiment.own import explained
 from fedsub.vertical import models
 from fedsub.vertical.data import AdsWorld, Sides, held_out, movielens_sides
 from fedsub.vertical.data.divided import history_sides
@@ -213,7 +214,8 @@ class Study:
             if of.own is not None:
                 where = f"parties.{name}.own"
                 made = function_of(of.own, self.base, where, "models.py:tower")
-                found = made(clients) if others is None else made(clients, others)
+                with explained(where, of.own):
+                    found = made(clients) if others is None else made(clients, others)
                 if not isinstance(found, tuple) or len(found) != 2:
                     raise ConfigError(f"{where}: {of.own} returned {type(found).__name__}, expected (module, tables).")
                 return found

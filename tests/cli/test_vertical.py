@@ -150,6 +150,9 @@ def test_resume_goes_on(folder: Path) -> None:
     refused = CliRunner().invoke(app, [*command, str(folder / "b")])
     assert refused.exit_code == 2
     assert "holds a run already" in refused.output
+    for place in (folder / "b", folder / "b" / "split-seed0"):
+        said = " ".join(CliRunner().invoke(app, ["resume", str(place)]).output.split())
+        assert "is of fedsub vertical run; go on with it by the same command and --out" in said
     assert CliRunner().invoke(app, [*command, str(folder / "b"), "--resume"]).exit_code == 0
     a, b = (load_file(folder / x / "split-seed0" / "bottom-shop.safetensors") for x in "ab")
     assert all(torch.equal(a[n], b[n]) for n in a)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from certificates import Authority
 from sides import OPTIONS, world
-from test_split import central, gap, played
+from split_trained import central, gap, played
 
 from fedsub import vertical
 from fedsub.errors import RunError, WireError

@@ -10,7 +10,8 @@ from torch import nn
 from worlds import SIZES, item_data
 
 import fedsub as fs
-from fedsub.gossip.exchange import Exchange
+from fedsub.gossip.exchange import Exchange, Outcome
+from fedsub.gossip.peers import Pulls
 from fedsub.gossip.trainer import GossipTrainer
 from fedsub.method.training import Options
 from fedsub.objective.problem import Problem
@@ -73,6 +74,12 @@ def put(made: GossipTrainer, found: list[dict[str, np.ndarray]]) -> None:
             else:
                 own = torch.from_numpy(values[space.rows_of(k)])
                 stored[space.row_offsets[k] : space.row_offsets[k + 1]] = own
+
+
+def pulls_of(found: Outcome) -> Pulls:
+    """Who asked whom, of a round in which not everybody heard everybody."""
+    assert found.meeting is not None
+    return found.meeting.pulls
 
 
 def scatter(made: GossipTrainer, seed: int = 1) -> None:

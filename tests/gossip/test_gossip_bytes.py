@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gossip_worlds import gossip, trainer, world
+from gossip_worlds import gossip, pulls_of, trainer, world
 from torch import nn
 
 import fedsub as fs
@@ -85,7 +85,7 @@ def test_bytes_are_the_lengths_of_written_messages(settings: dict, rounds: tuple
     for number in rounds:
         found = made.exchange.meet(number, EVERYBODY)
         down, up = np.zeros(9, int), np.zeros(9, int)
-        pulls = found.meeting.pulls
+        pulls = pulls_of(found)
         before = set(met)
         for to, of, s in zip(pulls.to.tolist(), pulls.of.tolist(), pulls.segment.tolist(), strict=True):
             known = stays and (to, of) in before
@@ -130,7 +130,7 @@ def test_measured_bytes_of_gossip_are_those_of_the_cost_model(segments: int, wid
     frames = [int(letters._fixed[False][s]) for s in range(segments)]
     questions = [int(letters._asked[False][s]) for s in range(segments)]
     # A node's received: its R · S answers, and the questions of those who ask it.
-    pulls = found.meeting.pulls
+    pulls = pulls_of(found)
     answers = sum(2 * (frame + 4 * size) for frame, size in zip(frames, cost.sizes, strict=True))
     asked_by = np.bincount(pulls.of, np.array(questions)[pulls.segment], 60)
     assert found.traffic.down.tolist() == (answers + asked_by).astype(int).tolist()
@@ -151,7 +151,7 @@ def test_a_link_of_segmented_gossip_carries_a_share_of_one_of_plain_gossip() -> 
     )
     frame = plain.traffic.of_a_link - 4 * 4000
     assert 0 < frame < 250
-    pulls = cut.meeting.pulls
+    pulls = pulls_of(cut)
     each = np.bincount(np.unique(pulls.to * 200 + pulls.of, return_inverse=True)[1])
     once = cut.traffic.down.sum() / len(pulls)
     assert once == pytest.approx(4 * 4000 / 5 + frame, abs=20)

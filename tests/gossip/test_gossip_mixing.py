@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 import torch
-from gossip_worlds import STEPS, gossip, mix, models, put, scatter, trainer, world
+from gossip_worlds import STEPS, gossip, mix, models, pulls_of, put, scatter, trainer, world
 
 import fedsub as fs
 from fedsub.gossip import AllReduce, Complete, Metropolis, RandomPeers, Regular, Ring
@@ -37,12 +37,14 @@ def test_all_who_hear_all_are_fedavg_and_fedsubavg_with_everybody(mixing: str, w
         "peers": fs.methods.fedavg(weighting=weighting, solver=STEPS, clients_per_round=None),
         "holders": fs.methods.fedsubavg(weighting=weighting, solver=STEPS, clients_per_round=None),
     }
+    theirs = None
     for over, method in server.items():
         ours = fs.run(gossip(kinds[mixing], over=over), objective, clients, rounds=4, engine="serial", seed=3)
         theirs = fs.run(method, objective, clients, rounds=4, engine="serial", seed=3)
         assert close(ours.params, theirs.params), over
         assert [r["loss"] for r in ours.history[1:]] == pytest.approx([r["loss"] for r in theirs.history[1:]], rel=1e-5)
         assert ours.history[-1]["gossip.consensus"] < 1e-6 or over == "peers"
+    assert theirs is not None
     plain = fs.run(server["peers"], objective, clients, rounds=4, engine="serial", seed=3)
     assert not close(plain.params, theirs.params, 1e-3)  # the correction does something here
 
@@ -74,6 +76,7 @@ def by_hand(made: GossipTrainer, before: list, after: list, pulls: dict, over: s
     """New models of gossip, value by value. ``pulls``: (node, segment) -> whom it hears."""
     exchange = made.exchange
     own, edges = exchange.own, exchange.network.segments.edges
+    assert own is not None
     new = []
     for i, mine in enumerate(after):
         model, offset = {}, 0
@@ -142,9 +145,7 @@ def test_a_mixing_is_what_numpy_makes_of_it(segments: int, over: str) -> None:
     nodes = np.array([0, 1, 2, 4, 5, 7, 8])  # two are away
     found = made.exchange.meet(5, nodes)
     pulls: dict = {}
-    for to, of, segment in zip(
-        found.meeting.pulls.to, found.meeting.pulls.of, found.meeting.pulls.segment, strict=True
-    ):
+    for to, of, segment in zip(pulls_of(found).to, pulls_of(found).of, pulls_of(found).segment, strict=True):
         pulls.setdefault((int(to), int(segment)), []).append(int(of))
     assert set(pulls) == {(i, s) for i in nodes.tolist() for s in range(segments)}
     assert all(len(set(p)) == 3 and i not in p and {3, 6}.isdisjoint(p) for (i, _), p in pulls.items())
@@ -212,7 +213,7 @@ def test_every_new_value_lies_between_those_it_is_made_of(segments: int, over: s
         low, high = made.exchange.network.segments.edges[:-1], made.exchange.network.segments.edges[1:]
         mixed = [_flat(m) for m in models(made)]
         old, new = [_flat(m) for m in before], [_flat(m) for m in after]
-        pulls = found.meeting.pulls
+        pulls = pulls_of(found)
         for i in range(9):
             for s in range(segments):
                 piece = slice(low[s], high[s])

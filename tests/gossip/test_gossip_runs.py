@@ -1,5 +1,8 @@
 """Gossip as a run: the same bits however it is computed or interrupted, nodes that leave, parts, and refusals."""
 
+# Wrong calls are what is tested here.
+# pyright: reportCallIssue=false, reportArgumentType=false
+
 from __future__ import annotations
 
 import os

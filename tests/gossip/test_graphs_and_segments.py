@@ -170,6 +170,7 @@ def test_shared_rows_are_those_of_a_set_intersection(lookups: int, monkeypatch: 
             assert one.rows[found.at[now]].tolist() == one.rows[found.there[now]].tolist() == rows.tolist()
             assert (one.owners[found.at[now]] == to[pair]).all()
             assert (one.owners[found.there[now]] == of[pair]).all()
+    found = one.shared(to, of, (offsets[to], offsets[of]), (offsets[to + 1], offsets[of + 1]))
     some = np.array([3, 30, 31, 624])
     taken = found.take(some)
     assert [int((taken.pull == k).sum()) for k in range(4)] == [int((found.pull == pair).sum()) for pair in some]

@@ -74,6 +74,9 @@ def test_the_ring_that_holds_a_sum():
     for clients in (2, 3, 255, 256, 10**5):
         q = Quantiser(1.0, 2**15)
         Segment("v", 1, q.bits(clients), q.most).prove(clients)
+    Segment("v", 1, 8, most=85).prove(3)  # 255
+    with pytest.raises(MethodError, match="reach 256"):  # which is 0
+        Segment("v", 1, 8, most=64).prove(4)
     with pytest.raises(MethodError):
         Quantiser(1.0, 2**32).bits(2**33)
     for clip, levels in ((0.0, 9), (np.inf, 9), (np.nan, 9), (5e-324, 9), (1e308, 9), (1.0, 1)):

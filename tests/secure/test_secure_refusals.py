@@ -282,7 +282,8 @@ def test_a_client_that_does_not_take_part_is_refused():
     "change",
     [
         dict(threshold=3), dict(threshold=7), dict(degree=3), dict(degree=4, threshold=2), dict(least=2), dict(least=7),
-        dict(session=b""), dict(segments=()), dict(participants=(1, 2, 2, 3, 4, 5)), dict(participants=(1,)),
+        dict(run=-1), dict(run=1.5), dict(round=2**64), dict(threshold=4.5), dict(session=b""), dict(segments=()),
+        dict(participants=(1, 2, 2, 3, 4, 5)), dict(participants=(1,)),
         dict(segments=(Segment("a", 1), Segment("a", 2))), dict(segments=(Segment("a", 2**40, 64),)),
     ],
 )  # fmt: skip
@@ -290,9 +291,16 @@ def test_settings_that_make_no_sense_are_refused(change):
     fine = Setting.plan(1, 1, range(6), [Segment("v", 3)])
     with pytest.raises(MethodError):
         Setting(**{**fine.__dict__, **change})
+    for plan in (dict(adversarial=np.nan), dict(dropping=np.nan)):
+        with pytest.raises(MethodError):
+            Setting.plan(1, 1, range(6), [Segment("v", 3)], **plan)
+    with pytest.raises(MethodError, match="participant"):
+        Setting.plan(1, 1, [1.5, 2], [Segment("v", 3)])
 
 
-@pytest.mark.parametrize("wrong", [dict(bits=12), dict(length=0), dict(name=""), dict(most=0)])
+@pytest.mark.parametrize(
+    "wrong", [dict(bits=12), dict(length=0), dict(name=""), dict(most=0), dict(most=1.5), dict(length=2.5)]
+)
 def test_segments_that_make_no_sense_are_refused(wrong):
     with pytest.raises(MethodError):
         Segment(**{"name": "v", "length": 3, **wrong})

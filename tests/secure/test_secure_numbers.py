@@ -20,6 +20,7 @@ from fedsub.secure import (
 )
 from fedsub.secure.ciphers import Modern
 from fedsub.secure.graph import Ring
+from fedsub.secure.union import union_values
 
 CIPHERS = Modern()
 
@@ -63,6 +64,13 @@ def test_values_outside_are_clipped_to_the_end_levels():
     for bad in (np.nan, np.inf):
         with pytest.raises(DataError, match="nothing was sent"):
             q.encode(np.array([0.0, bad]), 3)
+
+
+def test_no_rounding_leads_beyond_the_highest_level(monkeypatch):
+    """2^32 − 1 + u is 2^32 in double precision for the largest u below 1."""
+    monkeypatch.setattr("fedsub.secure.quantise.rng.uniform", lambda words: np.full(len(words), 1 - 2**-53))
+    q = Quantiser(1.0, 2**32)
+    assert q.encode(np.array([1.0, 2.0]), 0).tolist() == [q.most, q.most]
 
 
 def test_the_ring_that_holds_a_sum():
@@ -264,6 +272,15 @@ def test_those_who_drop_out_are_not_in_the_union_nor_in_the_counts():
     counts, _ = secure_counts(rows, 60, run=1, round=2, network=gone)
     np.testing.assert_array_equal(counts[50:53], [3, 3, 1])
     np.testing.assert_array_equal(counts[:9], [1, 1, 0, 1, 1, 0, 1, 1, 1])
+
+
+def test_a_row_that_is_held_is_never_0_in_a_vector():
+    """Nor is it missed by its only holder, whatever was drawn."""
+    words = np.concatenate([np.arange(1024, dtype=np.uint64), np.uint64(2**64 - 1) - np.arange(1024, dtype=np.uint64)]).astype(np.uint64)
+    for bits in (8, 16):
+        drawn = union_values(np.arange(2048), 2048, bits, words)
+        assert drawn.min() == 1
+    assert sorted(set(union_values(np.arange(255), 255, 8, words[:255]))) == list(range(1, 256))
 
 
 def test_the_union_misses_a_row_with_the_chance_of_a_ring_element():

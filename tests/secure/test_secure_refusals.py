@@ -230,13 +230,20 @@ def test_a_changed_share_ends_a_clients_part_before_it_sent_values(at):
         client.receive(wire.write(wire.INBOX, 7, 3, table.first, view, bytes(body)))
 
 
-def test_a_wrong_share_is_noticed():
-    """A client that tells wrong shares for unmasking: what they open is compared with what was announced."""
-    table = Table().to(wire.AGREED)
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_wrong_share_is_noticed(at):
+    """A client that tells wrong shares for unmasking: what they open is compared with what was announced. The last
+    of five dropped out, so that its lock is opened, and the others' own secrets."""
+    table = Table().to(wire.INBOX)
+    table.up = {c: table.clients[c].receive(data) for c, data in list(table.down.items())[:4]}
+    for data in table.up.values():
+        table.server.receive(data)
+    table.down = table.server.advance()
+    table.to(wire.AGREED)
     table.up = {c: table.clients[c].receive(data) for c, data in table.down.items()}
     note = wire.read(table.up[table.first], (wire.UNMASK,))
     body = bytearray(note.body)
-    body[2 * shamir.SHARE] ^= 1
+    body[at * shamir.SHARE] ^= 1
     table.up[table.first] = wire.write(wire.UNMASK, 7, 3, table.first, note.view, bytes(body))
     for data in table.up.values():
         table.server.receive(data)

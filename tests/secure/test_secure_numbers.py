@@ -276,7 +276,8 @@ def test_those_who_drop_out_are_not_in_the_union_nor_in_the_counts():
 
 def test_a_row_that_is_held_is_never_0_in_a_vector():
     """Nor is it missed by its only holder, whatever was drawn."""
-    words = np.concatenate([np.arange(1024, dtype=np.uint64), np.uint64(2**64 - 1) - np.arange(1024, dtype=np.uint64)]).astype(np.uint64)
+    low = np.arange(1024, dtype=np.uint64)
+    words = np.concatenate([low, np.uint64(2**64 - 1) - low])
     for bits in (8, 16):
         drawn = union_values(np.arange(2048), 2048, bits, words)
         assert drawn.min() == 1

@@ -21,6 +21,7 @@ HEAT = 60  # private answers about who holds what
 SIDES = 90  # made data of several parties
 QUANTISED, UNITED = range(80, 82)  # levels of what enters a secure sum; what stands for a row in a private union
 COIN, TERM, REFRESH = range(40, 43)  # the mixture's coin, a client's term, when the reference point moves
+GRAPH, PEERS = range(100, 102)  # of gossip: who may ask whom, and who is asked
 NOISE, LOCAL_NOISE, CANARY = range(70, 73)  # of differential privacy: at the server, at clients; audits
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

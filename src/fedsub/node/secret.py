@@ -46,7 +46,7 @@ class SecretSums:
         self.trained: tuple[Ranges, Given] | None = None
         if self.secure is not None and (response := self.secure.perturbs) is not None:
             words = lambda space: node.heat.words(response, f"rows of {space}")  # noqa: E731
-            self.naming = Naming(response, node.store.folder, words)
+            self.naming = Naming(response, node.folder, words)
 
     def answer(self, message: wire.Envelope) -> bytes:
         letters = self.node.letters

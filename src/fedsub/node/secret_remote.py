@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedsub.errors import FedsubError, MethodError, WireError
+from fedsub.errors import DataError, MethodError, WireError
 from fedsub.method.codecs.wire import decode_rows, encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.parts import SecureSum
@@ -19,7 +19,7 @@ from fedsub.node.remote import Remote
 from fedsub.node.summing import Summing, as_tensor
 from fedsub.round import wire
 from fedsub.round.layout import Asked
-from fedsub.round.schema import expected as expected_of
+from fedsub.round.schema import expected
 from fedsub.round.secure.adding import Added
 from fedsub.round.secure.attempts import Attempts, Counted, Planned
 from fedsub.round.secure.opening import NOTHING_LEFT, Opening
@@ -68,8 +68,7 @@ class SecretRemote(Opening):
         counted, cohort = self._counted, opened.cohort
         assert counted is not None
         ready, refusing = [], []
-        for client in counted.clients.tolist():
-            answer = self._trained(opened, counted, client)
+        for client, answer in self._trained(opened, counted).items():
             if answer is not None:
                 (refusing if answer == wire.REFUSED else ready).append(client)
 
@@ -112,30 +111,34 @@ class SecretRemote(Opening):
         """Tell the union to those whose rows are in it, and hear what they name; who does not answer is lost."""
         counted, self._named = self._counted, {}
         assert counted is not None
-        for client in counted.clients.tolist():
-            sent = self.summing.write(wire.NAME_ROWS, number, client, self._union(counted))
-            data = self.summing.reply(client, sent)
-            try:
-                if data is not None:
-                    self._named[client] = self._read_named(data, number, client, counted.unions)
-            except FedsubError as err:
-                self.remote.refused.append(f"client {client}: {err}")
+        people, tensors = counted.clients.tolist(), self._union(counted)
+        sent = {client: self.summing.write(wire.NAME_ROWS, number, client, tensors) for client in people}
+        for client, data in self.summing.replies(sent).items():
+            named = self.remote.read(
+                lambda d: self._read_named(d, number, client, counted.unions), client, data  # noqa: B023
+            )  # fmt: skip
+            if named is not None:
+                self._named[client] = named
         self._counted = self._recount(np.array(sorted(self._named), np.int64))
         none = np.zeros(0, np.int64)
-        named = [self._named.get(client, {}) for client in cohort.clients.tolist()]
+        each = [self._named.get(client, {}) for client in cohort.clients.tolist()]
         out = {}
         for space in every:
-            rows = [one.get(space, none) for one in named]
+            rows = [one.get(space, none) for one in each]
             out[space] = Asked(np.concatenate(rows), np.array([len(some) for some in rows], np.int64))
         return out
 
     def _read_named(self, data: bytes, number: int, client: int, unions: dict[str, Array]) -> dict[str, Array]:
         message = wire.read(data, wire.NAME_ROWS)
-        expected = expected_of(self.server.schema.rows(), {})
-        wire.check(message, expected, run=self.run, round=number, client=client, flags=0)
+        fields = expected(self.server.schema.rows(), {})
+        wire.check(message, fields, run=self.run, round=number, client=client, flags=0)
         out = {}
         for space, union in unions.items():
-            out[space] = union[decode_rows(message.tensors[f"rows/{space}"].numpy().tobytes(), max(len(union), 1))]
+            rows = message.tensors[f"rows/{space}"].numpy().tobytes()
+            try:
+                out[space] = union[decode_rows(rows, len(union))]
+            except DataError as err:
+                raise WireError(str(err)) from err
         return out
 
     def _recount(self, clients: Array) -> Counted:
@@ -146,24 +149,26 @@ class SecretRemote(Opening):
         counts = {s: times_named(union, np.concatenate([none, *rows[s]])) for s, union in unions.items()}
         return Counted(clients, unions, counts, none, none)
 
-    def _trained(self, opened: Opened, counted: Counted, client: int) -> int | None:
-        """Send the union; the flags of the answer, None if there is none."""
-        letters, accepted = self.remote.letters, self.remote.accepted.get(client, 0)
-        at = int(np.flatnonzero(opened.cohort.clients == client)[0]) if self.secure.named else 0
-        down = replace(opened.downlink(slice(at, at + 1)), who=Cohort.of(np.array([client])))
-        tensors = {
-            "down": as_tensor(letters.write_down(down, accepted)),
-            "heaviest": torch.tensor(self.ranges.heaviest),
-        }
-        tensors["heaviest"] = tensors["heaviest"].double()
+    def _trained(self, opened: Opened, counted: Counted) -> dict[int, int | None]:
+        """Send everybody the union, or what it named of it; the flags of each answer, None if there is none."""
+        letters = self.remote.letters
+        tensors = {"heaviest": torch.tensor(self.ranges.heaviest).double()}
         if not self.secure.named:
             tensors |= self._union(counted)
-        data = self.summing.reply(client, self.summing.write(wire.UNION, opened.number, client, tensors))
-        try:
-            message = wire.read(data) if data is not None else None
-            if message is not None:
-                wire.check(message, {}, run=self.run, round=opened.number, client=client)
-        except WireError as err:
-            self.remote.refused.append(f"client {client}: {err}")
-            return None
-        return None if message is None else message.flags
+        places = {client: place for place, client in enumerate(opened.cohort.clients.tolist())}
+        sent = {}
+        for client in counted.clients.tolist():
+            at = places[client] if self.secure.named else 0
+            down = replace(opened.downlink(slice(at, at + 1)), who=Cohort.of(np.array([client])))
+            written = letters.write_down(down, int(self.remote.accepted[client]))
+            told = {"down": as_tensor(written), **tensors}
+            sent[client] = self.summing.write(wire.UNION, opened.number, client, told)
+        return {
+            client: self.remote.read(lambda d: self._flags(d, opened.number, client), client, data)  # noqa: B023
+            for client, data in self.summing.replies(sent).items()
+        }
+
+    def _flags(self, data: bytes, number: int, client: int) -> int:
+        message = wire.read(data)
+        wire.check(message, {}, run=self.run, round=number, client=client)
+        return message.flags

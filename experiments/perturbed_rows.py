@@ -86,4 +86,4 @@ def main(seeds: int = 20, say: Callable[[str], None] = print) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)

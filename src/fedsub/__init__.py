@@ -126,6 +126,7 @@ __all__ = [
     "export",
     "factorisation",
     "heat",
+    "leaks",
     "load",
     "losses",
     "methods",

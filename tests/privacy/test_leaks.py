@@ -329,3 +329,15 @@ def test_the_command_says_what_does_not_go_together(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, [*call, *more])
         assert done.exit_code != 0
         assert said in " ".join(done.output.replace("│", " ").split()), done.output
+
+
+def test_an_own_model_may_stand_in_a_task_that_brings_settings_for_its_own() -> None:
+    """The task's kind, bias and l2 are not the own objective's; the configuration of the page about leaks."""
+    from fedsub.cli.options import Flags
+    from fedsub.cli.what import experiment
+
+    study = Path(__file__).parents[2] / "experiments/leaks_net.toml"
+    made = experiment(str(study), Flags(), ["fedavg"])
+    assert made.config.model.l2 is None
+    objective = made.objective(made.parts()[0])(0)
+    assert [tuple(p.shape) for p in objective.module.parameters()] == [(16, 30), (16,), (1, 16), (1,)]

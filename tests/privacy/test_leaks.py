@@ -341,3 +341,37 @@ def test_an_own_model_may_stand_in_a_task_that_brings_settings_for_its_own() -> 
     assert made.config.model.l2 is None
     objective = made.objective(made.parts()[0])(0)
     assert [tuple(p.shape) for p in objective.module.parameters()] == [(16, 30), (16,), (1, 16), (1,)]
+
+
+def test_others_are_judged_by_the_rounds_mean() -> None:
+    clients = fs.movielens_like(scale=0.01)
+    problem = Problem.bind(fs.models.make_objective(clients, "lr"), clients)
+    method = fs.methods.fedavg(lr=LR, clients_per_round=6)
+    seen = watch(method, problem, others=4)
+    there, others = ([one for one in seen if one.there is took] for took in (True, False))
+    assert len(there) == 6
+    assert len(others) == 4
+    assert not {one.client for one in there} & {one.client for one in others}
+    weights = clients.sizes[[one.client for one in there]] / clients.sizes[[one.client for one in there]].sum()
+    for name, space in problem.tables.items():
+        mean = torch.zeros(space.size, 1, dtype=torch.float64)
+        for weight, one in zip(weights, there, strict=True):
+            mean[torch.from_numpy(space.rows_of(one.client)).long()] += weight * one.update[name].reshape(-1, 1)
+        for one in others:
+            rows = torch.from_numpy(space.rows_of(one.client)).long()
+            torch.testing.assert_close(one.update[name].reshape(-1, 1), mean[rows], rtol=0, atol=1e-7)
+    row = attack({"plain": method}, problem.objective, clients, after=0, seeds=[0], most=6).rows[0]
+    assert row["labels.right"] == 1 > row["others.right"]
+    everyone = fs.methods.fedavg(lr=LR, clients_per_round=None)
+    assert (
+        "others.right" not in attack({"all": everyone}, problem.objective, clients, after=0, seeds=[0], most=2).rows[0]
+    )
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_round_that_takes_gradients_is_read_as_such(after: int) -> None:
+    """FSVRG's odd rounds send ∇f_i in place of an update: the signs are the other way round."""
+    clients = fs.movielens_like(scale=0.01)
+    objective = fs.models.make_objective(clients, "lr")
+    methods = {"fsvrg": fs.methods.fsvrg(lr=0.5, local_epochs=1, clients_per_round=6)}
+    assert attack(methods, objective, clients, after=after, seeds=[0], most=6).rows[0]["labels.auc"] > 0.9

@@ -17,12 +17,15 @@ import torch
 
 from fedsub.data.clients import Space
 from fedsub.errors import ConfigError
+from fedsub.method.groups import Cohort
+from fedsub.method.parts import AnchoredSteps
 from fedsub.method.slots import Method
 from fedsub.method.training import Options
 from fedsub.objective.problem import Problem
 from fedsub.round.messages import MODEL, UPDATE, Uplink
 from fedsub.round.prepare import Trainer, prepare
 from fedsub.round.server import Opened
+from fedsub.round.sums import Sums
 from fedsub.round.transport import Probes
 from fedsub.trees import Tree
 
@@ -40,6 +43,7 @@ class Seen:
     """
 
     client: int
+    there: bool  # whether it took part; if not, ``update`` is the mean of those who did, cut to its rows
     named: Rows  # rows that it was asked for, by this client or, where that is hidden, by all together
     changed: Rows  # of those, rows whose part of the update is not 0
     sent: Tree  # the submodel as the client got it
@@ -48,12 +52,18 @@ class Seen:
     steps: int
     columns: tuple[str, ...]  # that the module and the loss read
     held: Rows  # S(i)
-    used: Rows  # rows of the samples that were trained on
+    used: Rows  # rows of the samples that were trained on, or would have been
     samples: Array  # those samples, each once
 
 
-def watch(method: Method, problem: Problem, *, after: int = 0, most: int | None = None, seed: int = 0) -> list[Seen]:
-    """Play ``after`` rounds and then one more, of which notes are taken: of its first ``most`` clients."""
+def watch(
+    method: Method, problem: Problem, *, after: int = 0, most: int | None = None, others: int = 0, seed: int = 0
+) -> list[Seen]:
+    """Play ``after`` rounds and then one more, of which notes are taken: of its first ``most`` clients.
+
+    So many ``others`` are clients with data who were not in that round: what the same attack says of them is what the
+    round's mean says of everybody.
+    """
     if not isinstance(method, Method) or method.pooled:
         name = getattr(method, "name", type(method).__name__)
         raise ConfigError(f"{name} has no rounds of clients that send updates, so that there is nothing to look at.")
@@ -62,7 +72,36 @@ def watch(method: Method, problem: Problem, *, after: int = 0, most: int | None 
     assert isinstance(trainer, Trainer)
     for number in range(1, after + 1):
         trainer.round(number)
-    return _Watching(trainer, after + 1).look(most)
+    round = _Watching(trainer, after + 1)
+    return [*round.look(most), *round.look_at_others(others)]
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """Σ a_i Δ_i / Σ a_i of a round, and the rows that each table's values are of."""
+
+    values: Tree
+    rows: Rows  # by table
+
+    @classmethod
+    def of(cls, sums: Sums | None) -> _Mean | None:
+        if sums is None or not sums.count:
+            return None
+        total = sums.total()
+        values = {name: value.double() / total.weight for name, value in total.values.items()}
+        return cls(values, {table: rows.numpy() for table, rows in total.rows.items()})
+
+    def cut(self, problem: Problem, client: int) -> Tree:
+        """On the rows of one client, 0 where there is nothing."""
+        out: Tree = {}
+        for name, value in self.values.items():
+            out[name] = value
+            if name in problem.tables:
+                mine = problem.tables[name].rows_of(client).astype(np.int64)
+                out[name] = torch.zeros(len(mine), *value.shape[1:], dtype=value.dtype)
+                _, here, there = np.intersect1d(mine, self.rows[name], assume_unique=True, return_indices=True)
+                out[name][torch.from_numpy(here)] = value[torch.from_numpy(there)]
+        return out
 
 
 class _Watching:
@@ -70,35 +109,60 @@ class _Watching:
 
     def __init__(self, trainer: Trainer, number: int):
         self.trainer, self.number, self.problem = trainer, number, trainer.problem
-        server, transport = trainer.server, trainer.transport
-        self.cohort = server.choose(number, Probes(server, transport, number))
-        self.opened = server.open(number, self.cohort, transport.rows(number, self.cohort))
-        self.own = (
-            self.opened if trainer.secure is None else server.cut(self.opened, trainer.here.rows(number, self.cohort))
-        )
+        self.server, self.transport = trainer.server, trainer.transport
+        # In rounds that take gradients these stand in place of updates, and point uphill.
+        self.gradients = any(isinstance(p, AnchoredSteps) and p.anchors(number) for p in trainer.method.parts)
+        self.mean: _Mean | None = None
 
     def look(self, most: int | None) -> list[Seen]:
+        server, number = self.server, self.number
+        self.cohort = server.choose(number, Probes(server, self.transport, number))
         if not len(self.cohort):
             return []
-        batches = self.trainer.here.half.draw(self.cohort, self.number)
+        self.opened = server.open(number, self.cohort, self.transport.rows(number, self.cohort))
+        self.own = self.opened
+        if self.trainer.secure is not None:
+            self.own = server.cut(self.opened, self.trainer.here.rows(number, self.cohort))
         updates = self._plain() if self.trainer.secure is None else self._summed()
-        rate, columns, out = self.trainer.method.local.rate(self.number), self.trainer.here.half.plan.columns, []
-        for k, client in enumerate(self.cohort.clients.tolist()[:most]):
-            if k not in updates:
-                continue  # it refused itself
-            update, named, changed = updates[k]
-            used = np.unique(batches.samples[k][batches.weights[k] > 0])
-            sent = dict(self.own.downlink(slice(k, k + 1)).trees[MODEL])
-            held = {s.name: _real(s, s.rows_of(client)) for s in self.problem.spaces.values()}
-            steps = int(batches.steps[k])
-            out.append(Seen(client, named, changed, sent, update, rate, steps, columns, held, self._rows(used), used))
-        return out
+        which = [k for k in range(len(self.cohort)) if k in updates][:most]  # without those that refused themselves
+        return [self._seen(self.own, k, *updates[k]) for k in which]
+
+    def look_at_others(self, count: int) -> list[Seen]:
+        sizes = self.problem.clients.sizes
+        away = np.setdiff1d(np.flatnonzero(sizes), self.cohort.clients)[: count if self.mean is not None else 0]
+        if not len(away):
+            return []
+        mean, cohort = self.mean, Cohort.of(away)
+        assert mean is not None
+        opened = self.server.open(self.number, cohort, self.trainer.here.rows(self.number, cohort))
+        nothing = {space: np.zeros(0, np.int64) for space in self.problem.spaces}
+        return [
+            self._seen(opened, k, mean.cut(self.problem, client), nothing, nothing, there=False)
+            for k, client in enumerate(away.tolist())
+        ]
+
+    def _seen(self, opened: Opened, k: int, update: Tree, named: Rows, changed: Rows, *, there: bool = True) -> Seen:
+        """Of the ``k``-th client of an opened round."""
+        half, client = self.trainer.here.half, int(opened.cohort.clients[k])
+        batches = half.draw(opened.cohort.take(np.array([k])), self.number)
+        used = np.unique(batches.samples[batches.weights > 0])
+        rate, steps = self.trainer.method.local.rate(self.number), int(batches.steps[0])
+        if self.gradients:
+            update, rate, steps = {name: -value for name, value in update.items()}, 1.0, 1
+        return Seen(
+            client, there, named, changed, sent=dict(opened.downlink(slice(k, k + 1)).trees[MODEL]), update=update,
+            rate=rate, steps=steps, columns=half.plan.columns,
+            held={s.name: _real(s, s.rows_of(client)) for s in self.problem.spaces.values()},
+            used=self._rows(used), samples=used,
+        )  # fmt: skip
 
     def _plain(self) -> dict[int, tuple[Tree, Rows, Rows]]:
         """By place in the cohort: (Δ_i, rows asked for, rows that moved)."""
         out: dict[int, tuple[Tree, Rows, Rows]] = {}
+        sums = self.server.sums(self.opened.layout)
 
         def note(uplink: Uplink, where: slice) -> None:
+            sums.add(uplink, where)
             for j, k in enumerate(range(where.start, where.stop)):
                 weight = float(uplink.sums["weight"][j])
                 if uplink.refused[j] or not weight:
@@ -109,6 +173,7 @@ class _Watching:
 
         self.trainer.here.work(self.opened, note)
         self.trainer.here.forget()
+        self.mean = _Mean.of(sums)
         return out
 
     def _of(self, name: str, values: torch.Tensor, first: int, j: int) -> torch.Tensor:
@@ -123,40 +188,26 @@ class _Watching:
         """The mean of all that was opened, cut to every client's rows; which rows are whose, nobody tells."""
         secure = self.trainer.secure
         assert secure is not None
-        sums = secure.exchange(self.opened).sums
+        self.mean = mean = _Mean.of(secure.exchange(self.opened).sums)
         secure.here.forget()
-        if sums is None or not sums.count:
+        if mean is None:
             return {}
-        total = sums.total()
-        mean = {name: value.double() / total.weight for name, value in total.values.items()}
-        rows = {table: total.rows[table].numpy() for table in self.problem.tables}
-        out: dict[int, tuple[Tree, Rows, Rows]] = {}
-        opened: Rows = {}
+        moved: Rows = {space: np.zeros(0, np.int64) for space in self.problem.spaces}
         for name, space in self.problem.tables.items():
-            at = rows[name][_moves(mean[name])] if name in mean else rows[name][:0]
-            opened[space.name] = _real(space, np.union1d(opened.get(space.name, at[:0]), at))
-        for k in range(len(self.cohort)):
-            update = {n: self._cut(n, v, rows, k) for n, v in mean.items()}
-            shared = self._asked(self.opened, 0) if secure.secure.rows == "union" else self._asked(self.own, k)
-            out[k] = update, shared, {s: np.intersect1d(found, shared[s]) for s, found in opened.items()}
+            if name in mean.values:
+                at = _real(space, mean.rows[name][_moves(mean.values[name])])
+                moved[space.name] = np.union1d(moved[space.name], at)
+        out: dict[int, tuple[Tree, Rows, Rows]] = {}
+        for k, client in enumerate(self.cohort.clients.tolist()):
+            named = self._asked(self.opened, 0) if secure.secure.rows == "union" else self._asked(self.own, k)
+            changed = {s: np.intersect1d(rows, named[s]) for s, rows in moved.items()}
+            out[k] = mean.cut(self.problem, client), named, changed
         return out
 
-    def _cut(self, name: str, mean: torch.Tensor, rows: Rows, k: int) -> torch.Tensor:
-        if name not in self.problem.tables:
-            return mean
-        mine = self._asked(self.own, k, whole=True)[self.problem.tables[name].name]
-        out = torch.zeros(len(mine), *mean.shape[1:], dtype=mean.dtype)
-        _, here, there = np.intersect1d(mine, rows[name], assume_unique=True, return_indices=True)
-        out[torch.from_numpy(here)] = mean[torch.from_numpy(there)]
-        return out
-
-    def _asked(self, opened: Opened, k: int, *, whole: bool = False) -> Rows:
-        """The rows of the ``k``-th that asked; ``whole``: with that of padding."""
-        out: Rows = {}
-        for space in self.problem.spaces.values():
-            rows = opened.asked[space.name].take(np.array([k])).rows
-            out[space.name] = rows.astype(np.int64) if whole else _real(space, rows)
-        return out
+    def _asked(self, opened: Opened, k: int) -> Rows:
+        """The rows of the ``k``-th that asked."""
+        at = np.array([k])
+        return {s.name: _real(s, opened.asked[s.name].take(at).rows) for s in self.problem.spaces.values()}
 
     def _changed(self, update: Tree, named: Rows) -> Rows:
         out = {space: rows[:0] for space, rows in named.items()}

@@ -14,11 +14,11 @@ from fedsub.study.leaks.study import COLUMNS
 TABLE = {
     "named.precision": "rows named:\nprecision", "named.recall": "recall", "used.precision": "rows used:\nprecision",
     "used.recall": "recall", "used.auc": "AUC", "labels.auc": "labels:\nAUC", "labels.right": "right",
-    "model.auc": "model alone:\nAUC", "model.right": "right", "rebuilt.error": "rebuilt:\nerror",
+    "others.auc": "of others:\nAUC", "others.right": "right", "rebuilt.error": "rebuilt:\nerror",
 }  # fmt: skip
 ROWS = {"named.recall": ("held: recall", "#56B4E9"), "named.precision": ("held: precision", "#0072B2"),
         "used.recall": ("used: recall", "#E69F00"), "used.precision": ("used: precision", "#D55E00")}  # fmt: skip
-LABELS = {"labels.right": ("from the update", "#009E73"), "model.right": ("from the model alone", "0.55")}
+LABELS = {"labels.right": ("of clients in the round", "#009E73"), "others.right": ("of others", "0.55")}
 
 
 def save(found: Attacked, folder: Path) -> None:

@@ -35,7 +35,7 @@ from fedsub.study.leaks.seen import Rows, Seen, watch
 
 COLUMNS = (
     "named.precision", "named.recall", "used.precision", "used.recall", "used.auc", "labels.auc", "labels.right",
-    "model.auc", "model.right", "rebuilt.error", "clients",
+    "others.auc", "others.right", "model.auc", "model.right", "rebuilt.error", "clients",
 )  # fmt: skip
 Numbers = dict[str, float]
 
@@ -81,8 +81,11 @@ def attack(
 def _attacked(
     problem: Problem, method: Method, after: int, most: int, rebuilds: int, seed: int, space: str | None
 ) -> Numbers:
-    seen = watch(method, problem, after=after, most=most, seed=seed)
+    everybody = watch(method, problem, after=after, most=most, others=most, seed=seed)
+    seen = [one for one in everybody if one.there]
     found = {"clients": len(seen)} | _sets(problem, seen, space) | _labels(problem, seen)
+    beside = _labels(problem, [one for one in everybody if not one.there])
+    found |= {name.replace("labels", "others"): value for name, value in beside.items() if name.startswith("labels")}
     angle = not method.local.linear or any(part.votes or part.codec for part in method.parts)
     made = [rebuild(problem, one, angle=angle, seed=seed) for one in seen[:rebuilds]]
     if errors := [one.error for one in made if one is not None]:

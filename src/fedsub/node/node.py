@@ -19,6 +19,7 @@ from fedsub.method.slots import Method
 from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.heat_sums import HeatSum
+from fedsub.node.noise import OwnNoise
 from fedsub.node.secret import SECURE, SecretSums
 from fedsub.node.share import alone
 from fedsub.node.store import Store
@@ -76,6 +77,10 @@ class Node:
         self.heat = heat.Answering(
             heat.private_heat(method), {s: own.spaces[s] for s in dict.fromkeys(self._tables.values())}, folder
         )
+        spaces = len(dict.fromkeys(self._tables.values()))
+        asked = self.heat.mechanism.spends(spaces) if self.heat.mechanism is not None else ()
+        self.noise = OwnNoise(method, folder, asked)
+        self.plays = self.noise.own(method)  # what it computes with: the method that was agreed on, with own noise
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None
         self.sum: SecureClient | None = None  # the secure sum that is under way
@@ -116,11 +121,11 @@ class Node:
         check_finite(message.tensors)
         seed, at = int(message.tensors["seed"]), self._alone
         check_seed("seed", seed, error=WireError)
-        trial = ClientHalf(self.problem, self.method, Plan(()), seed, reports, at)
+        trial = ClientHalf(self.problem, self.plays, Plan(()), seed, reports, at)
         batches = trial.draw(Cohort.of(np.array([self.number])), 0)
         plan, _ = inspect(self.problem, self.params, 0, batches)
         self.letters = Letters(schema, self._rows, message.run, self.problem.padding)
-        self.half = ClientHalf(self.problem, self.method, plan, seed, reports, at)
+        self.half = ClientHalf(self.problem, self.plays, plan, seed, reports, at)
         self.engine = Serial(self.problem, plan)
         if not self.store.rounds:
             self.memory.fill(self.method.parts, lambda name, clients: self._start(name, message, seed))
@@ -198,6 +203,7 @@ class Node:
         self.store.load(self.memory, accepted)
         self.store.forget(accepted)
         uplink, kept = self.half.train(self.engine, down, self.memory, self.half.draw(down.who, down.round))
+        self.noise.tell(uplink)
         if down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
             keep(self.memory, uplink, kept, self.half)
             self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,12 @@ class Trainer(Trains):
 
     def settle_engine(self, before: str, tell: Callable[[str], None]) -> None:
         self.engine.recall(before, tell)
+
+    def went_before(self, start: int) -> None:
+        """Training begins with a model (``start`` names it): the noise that clients drew for that one must not come
+        again, though the seed be the same."""
+        if self.server.private is not None and self.server.noised is None:
+            self.here.half = replace(self.here.half, start=(start,))
 
     def round(self, number: int) -> RoundReport:
         return play(self.server, self.transport, number)

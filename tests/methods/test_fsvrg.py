@@ -142,7 +142,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: fs.methods.fsvrg(server_momentum=0.9), "stands still"),
     (lambda: fs.methods.fsvrg(codec="topk:0.1"), "sends a gradient"),
     (lambda: fs.methods.fsvrg(dp="local:clip=1,noise=1"), "sends a gradient"),
-    (lambda: fs.methods.fsvrg(scale="yes"), "True or False"),
+    (lambda: fs.methods.fsvrg(scale="yes"), "True or False"),  # type: ignore[arg-type]
     (lambda: fs.sampling.InTurns("uniform"), "Uniform"),  # type: ignore[arg-type]
     (lambda: fs.sampling.InTurns(fs.Uniform(3), 0), "at least 1"),
     (

@@ -16,7 +16,7 @@ from test_split_resume import Stop
 
 import fedsub as fs
 from fedsub import rng, vertical
-from fedsub.data.split import take
+from fedsub.data.split import select, take
 from fedsub.errors import CheckpointError, ConfigError, DataError, ObjectiveError
 from fedsub.vertical.agreed import batch_of
 
@@ -95,6 +95,35 @@ def test_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     label, parties = world(fs.servers.Adam(lr=0.05))
     with pytest.raises(CheckpointError):
         vertical.run(replace(label, own_steps=1), parties, **options(out=tmp_path / "a", resume=True))
+
+
+def test_rows_that_only_own_samples_name_come_back_too(tmp_path: Path) -> None:
+    """A checkpoint of a large table keeps the rows that moved, here most of them by these samples alone.
+
+    It is left in round 3, so that it goes on from the rows of round 2 over all of those of round 1.
+    """
+
+    def apart() -> tuple[vertical.LabelParty, list[vertical.Party]]:
+        label, parties = world()
+        shared = np.asarray(label.data.client_ids)
+        data = {
+            "id": [*shared, *(f"q{n}" for n in range(30))],
+            "town": [*(np.arange(len(shared)) % 9), *range(9, 39)],
+            "label": np.arange(len(shared) + 30) % 2,
+        }
+        every = fs.Clients.from_arrays(data, client="id", ids=["town"], label="label", sizes={"town": 4000})
+        own = np.char.startswith(every.client_ids.astype(str), "q")
+        torch.manual_seed(3)
+        module = vertical.OwnHead(Own(4000), Top(5), ("shop",), Linear(2, 1)).double()
+        train, alone = (select(every, np.flatnonzero(which)) for which in (~own, own))
+        return replace(label, module=module, data=train, own=alone), parties
+
+    expected = vertical.run(*apart(), **options())
+    with pytest.raises(KeyboardInterrupt):
+        vertical.run(*apart(), **options(out=tmp_path / "a", callbacks=[Stop(3)]))
+    found = vertical.run(*apart(), **options(out=tmp_path / "a", resume=True))
+    for name, value in expected.result.params.items():
+        assert torch.equal(value, found.result.params[name]), name
 
 
 def test_students_learn_from_parties_and_nobody_learns_from_students() -> None:

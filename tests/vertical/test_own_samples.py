@@ -50,27 +50,31 @@ def batch(clients: fs.Clients, samples: np.ndarray) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
 
 
-def test_it_is_training_in_one_place_on_both_kinds_of_batches() -> None:
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_it_is_training_in_one_place_on_both_kinds_of_batches(momentum: float) -> None:
+    """With momentum rows that a batch does not name move too; they catch up by the number of steps since."""
     label, (party,) = world()
-    found = vertical.run(*world(), **options())
+    rule = fs.servers.Add(lr=LR, momentum=momentum) if momentum else LR
+    found = vertical.run(*world(rule), **options())
     module, bottom, own = label.module, party.bottom, label.own
     assert own is not None
-    everything = [*module.parameters(), *bottom.parameters()]
+    mine, everything = [*module.parameters()], [*module.parameters(), *bottom.parameters()]
+    speed = {p: torch.zeros_like(p) for p in everything}
     seed = int(rng.key(0, rng.SIDES)) >> 1
 
-    def step(logits: torch.Tensor, y: torch.Tensor) -> None:
+    def step(logits: torch.Tensor, y: torch.Tensor, moved: list[torch.nn.Parameter]) -> None:
         loss = F.binary_cross_entropy_with_logits(logits, y.double())
-        for p, g in zip(everything, torch.autograd.grad(loss, everything, allow_unused=True), strict=True):
-            if g is not None:
-                p.data -= LR * g
+        for p, g in zip(moved, torch.autograd.grad(loss, moved, allow_unused=True), strict=True):
+            speed[p] = momentum * speed[p] + (0 if g is None else g)
+            p.data -= LR * speed[p]
 
     for t in range(1, ROUNDS * STEPS + 1):
         samples = batch_of(0, label.data.samples, BATCH, t)
         both = batch(label.data, samples)
-        step(module({**both, "shop": bottom(batch(party.data, samples))}), both["label"])
+        step(module({**both, "shop": bottom(batch(party.data, samples))}), both["label"], everything)
         for k in range(COUNT):
-            mine = batch(own, batch_of(seed, own.samples, BATCH, (t - 1) * COUNT + k + 1))
-            step(module(mine), mine["label"])
+            alone = batch(own, batch_of(seed, own.samples, BATCH, (t - 1) * COUNT + k + 1))
+            step(module(alone), alone["label"], mine)
     for name, value in module.named_parameters():
         assert torch.allclose(found.result.params[name], value, rtol=0, atol=1e-12), name
     for name, value in found.bottoms["shop"].named_parameters():

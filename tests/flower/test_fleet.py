@@ -39,9 +39,9 @@ def test_the_fleet_api_is_as_it_was() -> None:
     for call in ("ActivateNode", "DeactivateNode", "PullMessages", "PushMessages", "PullObject", "PushObject",
                  "ConfirmMessageReceived", "SendNodeHeartbeat"):  # fmt: skip
         assert list(inspect.signature(getattr(FleetHttpClient, call)).parameters) == ["self", "request"]
-    made = list(inspect.signature(ProtobufClient.from_server_address).parameters)
-    assert made[:3] == ["server_address", "insecure", "root_certificates"]
-    assert "interceptors" in made
+    first = list(inspect.signature(ProtobufClient.from_server_address).parameters)
+    assert first[:3] == ["server_address", "insecure", "root_certificates"]
+    assert "interceptors" in first
     utils = inflatable_protobuf_utils
     assert list(inspect.signature(utils.make_pull_object_fn_protobuf).parameters)[1:] == ["node", "run_id"]
     assert list(inspect.signature(utils.make_confirm_message_received_fn_protobuf).parameters)[1:] == ["node", "run_id"]

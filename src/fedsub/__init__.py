@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedsub.serving.export import Exported, export
     from fedsub.serving.predict import Predicted, predict
     from fedsub.serving.recommend import recommend
-    from fedsub.study import costs, theory
+    from fedsub.study import costs, leaks, theory
     from fedsub.study import diagnostics as diagnostics
     from fedsub.study.comparing import Comparison, compare
     from fedsub.study.lambdas.choose import LambdaPath, choose_lambda
@@ -127,6 +127,7 @@ __all__ = [
     "factorisation",
     "gossip",
     "heat",
+    "leaks",
     "load",
     "losses",
     "methods",
@@ -206,7 +207,7 @@ _MODULES = {
         "families": ("factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),
         "objective": ("losses", "models"),
-        "study": ("costs", "diagnostics", "theory"),
+        "study": ("costs", "diagnostics", "leaks", "theory"),
     }.items()
     for name in names
 }

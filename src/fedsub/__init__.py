@@ -11,7 +11,7 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import errors, methods, privacy, vertical
+    from fedsub import errors, gossip, methods, privacy, vertical
     from fedsub.data import Clients, datasets, heat, twins
     from fedsub.data.datasets import movielens
     from fedsub.data.twins import movielens_like
@@ -125,6 +125,7 @@ __all__ = [
     "errors",
     "export",
     "factorisation",
+    "gossip",
     "heat",
     "leaks",
     "load",
@@ -201,7 +202,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     name: f"{room}.{name}" if room else name
     for room, names in {
-        "": ("errors", "methods", "privacy", "vertical"),
+        "": ("errors", "gossip", "methods", "privacy", "vertical"),
         "data": ("datasets", "heat", "twins"),
         "families": ("factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),

@@ -10,8 +10,8 @@ from 0, in a text file its line) and its client; all problems come in one messag
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Never
 
@@ -19,15 +19,15 @@ import numpy as np
 import polars as pl
 
 from fedsub.data import notices
-from fedsub.data.cells import ROWS, Cells, Places, encode, label_column, missing, prenumbered, value_column
-from fedsub.data.clients import Clients, Column, Space
+from fedsub.data.cells import Cells, encode
+from fedsub.data.clients import Clients, Space
 from fedsub.data.frames import brief, columns_of
-from fedsub.data.labels import classes_of, texts_of
-from fedsub.data.nulls import count_own, drop_missing
+from fedsub.data.pieces import Form, check_client, filled, label_values, padded, read
 from fedsub.data.plan import OPTIONS, Ids, Plan, check_unicode, refuse_unknown
+from fedsub.data.problems import ROWS, Places
 from fedsub.data.reading import TEXT, TableFile
 from fedsub.data.renumber import assemble, reorder
-from fedsub.errors import ColumnError, DataError, nearest, notice
+from fedsub.errors import ColumnError, DataError, nearest
 
 UNFILLED = np.empty(0, np.int64)  # rows of a space before the clients are numbered
 
@@ -86,7 +86,7 @@ def from_file(
     refuse_unknown((name for name in options if name not in ("ids", *OPTIONS)), "separator", "encoding")
     file = TableFile.of(path, separator, encoding)
     plan = Plan.of(options.pop("ids", None), **options)
-    places = Places(file.lines) if file.kind in TEXT else ROWS
+    places = Places(file.lines, "line") if file.kind in TEXT else ROWS
     try:
         made = _from_table(file.scan(), client, plan, places)
         text = {"separator": separator, "encoding": encoding}
@@ -94,14 +94,18 @@ def from_file(
         return replace(made, source=str(file.path), reading={**made.reading, **given})
     except ColumnError as error:
         *said, last = error.problems
+        last = str(last)
         unknown = last.startswith("There is no column") and "did you mean" not in last
         more = f" {file.first_line()}" if unknown and file.kind in TEXT else ""
         raise ColumnError(*said, last + more, where=str(file.path)) from error
     except (pl.exceptions.PolarsError, OSError) as error:
-        problems = [file.unreadable(error)]
+        problems: list[object] = [file.unreadable(error)]
         if file.faults():  # what else is wrong is told along with it
-            with suppress(pl.exceptions.PolarsError, OSError), _collected(problems):
-                _from_table(file.scan(cut=True), client, plan, places)
+            try:
+                with suppress(pl.exceptions.PolarsError, OSError):
+                    _from_table(file.scan(cut=True), client, plan, places)
+            except ColumnError as more:
+                problems.extend(more.problems)
         raise ColumnError(*problems) from error
 
 
@@ -157,12 +161,10 @@ def _from_table(frame: Any, client: Any, plan: Plan, places: Places) -> Clients:
     names = list(dict.fromkeys([client, *plan.sources]))
     _require(names, present)
     # Of a line that is too long polars sees that only if the last column is read, too.
-    table = fetch(list(dict.fromkeys([*names, present[-1]]))).select(names) if places.lines else fetch(names)
-    if places.lines is not None and (blank := table.select(pl.all_horizontal(pl.all().is_null())).to_series()).any():
-        table, places = table.filter(~blank), places.only(~blank)
-        notice(f"Left out {int(blank.sum()):,} lines with nothing in the columns that are read.")
+    table = fetch(list(dict.fromkeys([*names, present[-1]]))).select(names) if places.word == "line" else fetch(names)
+    table, places, blank = filled(table, places)
     reading = {"client": client, **({"max_len": plan.max_len} if plan.max_len is not None else {})}
-    return replace(_build(table.select(plan.sources), table[client], plan, places), reading=reading)
+    return replace(_build(table.select(plan.sources), table[client], plan, places, blank), reading=reading)
 
 
 def _require(names: list[str], present: Iterable[str]) -> None:
@@ -212,113 +214,34 @@ def _owners(offsets: Any, length: int) -> pl.Series:
 # ---------------------------------------------------------------------- polars -> Clients
 
 
-def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places) -> Clients:
-    if not len(owners):
-        raise ColumnError("The data has no rows; expected one row per sample. Check the file or the filter.")
-    if owners.dtype.is_nested():
-        raise ColumnError(f"Client column {owners.name!r} holds {owners.dtype}, expected one id per sample.")
-    problems: list[str] = []
-    table, classes = _prepared(table, owners, plan, places, problems)
-    if not table.width:
-        raise ColumnError(*problems)
-    if plan.nulls == "drop":
-        whole = drop_missing([owners, *table])
-        places = places.only(whole)
-        table, owners = table.filter(whole), owners.filter(whole)
-    codes, client_ids = np.zeros(0, np.int64), UNFILLED
-    with _collected(problems):
-        (client_ids, (codes,)) = encode([Cells(owners, owners, "client", places).plain()])
-    columns: dict[str, Column] = {}
-    spaces: list[Space] = []
-    for name, members in plan.spaces.items():
-        with _collected(problems):
-            space, numbered = _space(name, [Cells.of(table[m], owners, plan.max_len, places) for m in members], plan)
-            spaces.append(space)
-            columns.update((c.name, c) for c in numbered)
-    if plan.label is not None and plan.label in table.columns:
-        with _collected(problems):
-            cells = Cells.of(table[plan.label], owners, places=places)
-            columns[plan.label] = label_column(cells, plan.binary_label, classes)
-    for name in plan.values:
-        if name in table.columns:
-            with _collected(problems):
-                columns[name] = value_column(Cells.of(table[name], owners, places=places))
-    if problems:
-        raise ColumnError(*problems)
-    notices.of_duplicates(owners, table.get_columns(), places)
-    if plan.label is not None:
-        notices.of_label(columns[plan.label])
+def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places, blank: int = 0) -> Clients:
+    """`Clients` of a table that is in memory: one piece (`fedsub.data.pieces`)."""
+    if len(owners):
+        check_client(owners.name, owners.dtype)
+    form = Form.of(plan, lambda name: [Cells(table[name], owners, places=places)]) if len(owners) else Form()
+    piece = read(table, owners, plan, form, places, marked=notices.LOOKED_AT, blank=blank)
+    found = piece.found
+    found.settle(owners.name, plan, form, lambda: [label_values(table, owners, plan, form, places)])
+    assert piece.owners is not None
+    client_ids, (codes,) = encode([piece.owners])
+    columns, spaces, used = dict(piece.columns), [], {}
+    for name, members in piece.members.items():
+        if name in plan.sizes:
+            size, vocabulary, rows = int(plan.sizes[name]), None, [np.asarray(m.ids) for m in members]
+            used[name] = len(np.unique(np.concatenate(rows)))
+        else:
+            kind = found.kind(plan, name)
+            size = 0
+            vocabulary, rows = encode([pl.Series(m.ids).cast(kind) for m in members])
+        padding = padded(plan, name, any(m.starts is not None for m in members))
+        if vocabulary is not None:
+            if padding:
+                vocabulary, rows = np.concatenate([np.zeros(1, vocabulary.dtype), vocabulary]), [r + 1 for r in rows]
+            size = max(len(vocabulary), 1)
+        columns.update((m.name, m.column(name, r)) for m, r in zip(members, rows, strict=True))
+        spaces.append(Space(name, size, tuple(m.name for m in members), UNFILLED, UNFILLED, padding, vocabulary))
+    found.tell(plan, form.classes, used.__getitem__, piece.marks, piece.places.name)
     order = np.argsort(codes, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(client_ids)))])
     grouped = [reorder(columns[name], order) for name in plan.names]
     return assemble(client_ids, offsets, grouped, spaces, label=plan.label)
-
-
-@contextmanager
-def _collected(problems: list[str]) -> Iterator[None]:
-    """Go on after a column that cannot be used, to tell what is wrong with the others too."""
-    try:
-        yield
-    except ColumnError as error:
-        problems.extend(error.problems)
-
-
-def _prepared(
-    table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places, problems: list[str]
-) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """The table with label and plain values as numbers (those that cannot be are left out), and the label's classes."""
-    done = [table[name] for name in plan.names if name in table.columns and name not in (plan.label, *plan.values)]
-    classes: tuple[str, ...] = ()
-    if plan.label is not None:
-        with _collected(problems):
-            cells = Cells(table[plan.rule.column if plan.rule else plan.label], owners, places=places)
-            classes = () if plan.rule else classes_of(cells, plan.binary_label)
-            if plan.rule:
-                done.append(plan.rule.of(cells))
-            elif classes:
-                done.append(texts_of(cells.flat).cast(pl.Enum(classes), strict=False).to_physical())
-            else:
-                done.append(cells.numbers())
-    for name in plan.values:
-        with _collected(problems):
-            done.append(Cells(table[name], owners, places=places).numbers())
-    return pl.DataFrame([series.alias(series.name) for series in done]), classes
-
-
-def _space(name: str, members: list[Cells], plan: Plan) -> tuple[Space, list[Column]]:
-    """One space and its columns as rows of the full table."""
-    lists = [m for m in members if m.starts is not None]
-    padded = bool(lists) or name in plan.padding
-    own = plan.nulls == "own" and name not in plan.sizes
-    plain, problems = [], []
-    for member in members:
-        with _collected(problems):
-            plain.append(member.plain(own))
-    if problems:
-        raise ColumnError(*problems)
-    for member in members if own else ():
-        count_own(member.flat.name, int(missing(member.flat).sum()))
-    if name in plan.sizes:
-        size, vocabulary = int(plan.sizes[name]), None
-        zero_ok = not padded or name in plan.padding
-        rows = [prenumbered(m, p, size, name, zero_ok) for m, p in zip(members, plain, strict=True)]
-        remedy = f"Leave {name!r} out of sizes to have the ids numbered."
-        notices.of_rows(f"The table sizes[{name!r}]", size, len(np.unique(np.concatenate(rows))), remedy)
-    else:
-        # An empty List column has no type of its own; it goes along with the others.
-        kinds = {p.dtype: p.name for p in plain if len(p)}
-        if len(kinds) > 1:
-            seen = ", ".join(f"{column!r} {kind}" for kind, column in kinds.items())
-            raise ColumnError(f"Space {name!r} mixes types ({seen}); cast its columns to one type.")
-        kind = next(iter(kinds), pl.Int64())
-        vocabulary, rows = encode([p.cast(kind) for p in plain])
-        if padded:
-            nothing = np.zeros(1, vocabulary.dtype)
-            vocabulary, rows = np.concatenate([nothing, vocabulary]), [r + 1 for r in rows]
-        size = max(len(vocabulary), 1)
-    columns = [
-        Column(m.flat.name, r.reshape(-1, m.width) if m.fixed else r, name, m.starts, m.width)
-        for m, r in zip(members, rows, strict=True)
-    ]
-    names = tuple(c.name for c in columns)
-    return Space(name, size, names, UNFILLED, UNFILLED, padded, vocabulary), columns

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from fedsub.data.cells import short
 from fedsub.data.clients import Clients
 from fedsub.data.ingest import from_arrays
 from fedsub.data.plan import Plan, refuse_unknown
+from fedsub.data.problems import short
 from fedsub.data.store import MANIFEST
 from fedsub.errors import ColumnError, DataError, nearest
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from fedsub.data.clients import Array, Clients, Space
+from fedsub.data.intact import stretch
 from fedsub.errors import DataError
 
 _BLOCK = 4_000_000  # rows counted at a time
@@ -56,7 +57,7 @@ def _count(space: Space, weights: Array) -> Array:
     low = 0
     while low < len(weights):
         high = max(low + 1, int(np.searchsorted(edges, edges[low] + _BLOCK, side="right")) - 1)
-        rows = np.array(space.rows[edges[low] : edges[high]])
+        rows = np.array(stretch(space.rows, int(edges[low]), int(edges[high])))
         if len(rows) and int(rows.max()) >= space.size:
             raise DataError(
                 f"Space {space.name!r} has {space.size:,} rows, but a client holds row {int(rows.max()):,}; "

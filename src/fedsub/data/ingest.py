@@ -10,10 +10,11 @@ from 0, in a text file its line) and its client; all problems come in one messag
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Never
+from functools import partial
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import numpy as np
 import polars as pl
@@ -21,14 +22,18 @@ import polars as pl
 from fedsub.data import notices
 from fedsub.data.cells import Cells, encode
 from fedsub.data.clients import Clients, Space
-from fedsub.data.frames import brief, columns_of
+from fedsub.data.frames import Fetch, brief, columns_of
 from fedsub.data.pieces import Form, check_client, filled, label_values, padded, read
 from fedsub.data.plan import OPTIONS, Ids, Plan, check_unicode, refuse_unknown
 from fedsub.data.problems import ROWS, Places
-from fedsub.data.reading import TEXT, TableFile
 from fedsub.data.renumber import assemble, reorder
+from fedsub.data.tables import Tables, Unreadable
 from fedsub.errors import ColumnError, DataError, nearest
 
+if TYPE_CHECKING:
+    from fedsub.data.large.save import To
+
+T = TypeVar("T")
 UNFILLED = np.empty(0, np.int64)  # rows of a space before the clients are numbered
 
 
@@ -44,6 +49,7 @@ def from_frame(
     max_len: int | None = None,
     sizes: Mapping[str, int] | None = None,
     nulls: str = "refuse",
+    to: To | None = None,
     **unknown: Never,
 ) -> Clients:
     """`Clients` from a polars (also lazy) or pandas frame, an Arrow table or data set, or one of Hugging Face.
@@ -63,11 +69,18 @@ def from_frame(
                   any strings or integers and are numbered in sorted order, kept in ``Space.vocabulary``
     nulls         what becomes of missing entries: "refuse", "drop" their rows, or give ids a row of their "own"
 
+    to            write to disk in bounded memory (`fedsub.data.large`), and open what was written
+
     Rows keep their order within a client; clients are ordered by their id.
     """
     refuse_unknown(unknown)
     plan = Plan.of(ids, label, values, binary_label, padding, max_len, sizes, nulls)
-    return _from_table(frame, client, plan, ROWS)
+    present, fetch = columns_of(frame)
+    if to is not None:
+        from fedsub.data.large.save import save_frame  # which builds on this module
+
+        return save_frame(frame, present, client, plan, to)
+    return _from_table(present, fetch, client, plan, ROWS)
 
 
 def from_file(
@@ -76,37 +89,54 @@ def from_file(
     *,
     separator: str | None = None,
     encoding: str | None = None,
+    to: To | None = None,
     **options: Any,
 ) -> Clients:
     """`from_frame` of a Parquet (.parquet, .pq), CSV or TSV file (also .gz); only the columns in use are read.
+
+    A folder, a pattern such as "log/*.parquet" or a list of files is one table (`fedsub.data.tables`).
 
     ``separator`` and ``encoding`` of text are guessed where they are clear. All problems of a file are told at once,
     by line.
     """
     refuse_unknown((name for name in options if name not in ("ids", *OPTIONS)), "separator", "encoding")
-    file = TableFile.of(path, separator, encoding)
+    tables = Tables.of(path, separator, encoding)
     plan = Plan.of(options.pop("ids", None), **options)
-    places = Places(file.lines, "line") if file.kind in TEXT else ROWS
+    if to is not None:
+        from fedsub.data.large.save import save_files  # which builds on this module
+
+        return save_files(tables, client, plan, to)
+    made = told_of(
+        tables, lambda cut: _from_table(tables.names, partial(tables.fetch, cut=cut), client, plan, tables.places)
+    )
+    text = {"separator": separator, "encoding": encoding}
+    given = {name: value for name, value in text.items() if value is not None}
+    return replace(made, source=tables.path, reading={**made.reading, **given})
+
+
+def told_of(tables: Tables, attempt: Callable[[bool], T]) -> T:
+    """What ``attempt`` makes of files; what is wrong with them is told with their names.
+
+    If a file cannot be read, ``attempt(True)`` reads lines that are too long as far as the header goes, to tell what
+    else is wrong.
+    """
     try:
-        made = _from_table(file.scan(), client, plan, places)
-        text = {"separator": separator, "encoding": encoding}
-        given = {name: value for name, value in text.items() if value is not None}
-        return replace(made, source=str(file.path), reading={**made.reading, **given})
+        return attempt(False)
     except ColumnError as error:
-        *said, last = error.problems
+        *before, last = error.problems
         last = str(last)
         unknown = last.startswith("There is no column") and "did you mean" not in last
-        more = f" {file.first_line()}" if unknown and file.kind in TEXT else ""
-        raise ColumnError(*said, last + more, where=str(file.path)) from error
-    except (pl.exceptions.PolarsError, OSError) as error:
-        problems: list[object] = [file.unreadable(error)]
-        if file.faults():  # what else is wrong is told along with it
+        more = f" {tables.first_line()}" if unknown and tables.text else ""
+        raise ColumnError(*before, last + more, where=tables.path) from error
+    except Unreadable as error:
+        problems: list[object] = [error.file.unreadable(error.reason)]
+        if error.file.faults():
             try:
-                with suppress(pl.exceptions.PolarsError, OSError):
-                    _from_table(file.scan(cut=True), client, plan, places)
+                with suppress(Unreadable):
+                    attempt(True)
             except ColumnError as more:
                 problems.extend(more.problems)
-        raise ColumnError(*problems) from error
+        raise ColumnError(*problems) from error.reason
 
 
 def as_table(frame: Any) -> pl.DataFrame:
@@ -152,19 +182,22 @@ def from_arrays(
 # ---------------------------------------------------------------------- any input -> polars
 
 
-def _from_table(frame: Any, client: Any, plan: Plan, places: Places) -> Clients:
+def _from_table(present: list[str], fetch: Fetch, client: Any, plan: Plan, places: Places) -> Clients:
+    plan, names = planned(present, client, plan)
+    table, places, blank = filled(fetch(names), places)
+    reading = {"client": client, **({"max_len": plan.max_len} if plan.max_len is not None else {})}
+    return replace(_build(table.select(plan.sources), table[client], plan, places, blank), reading=reading)
+
+
+def planned(present: list[str], client: Any, plan: Plan) -> tuple[Plan, list[str]]:
+    """The plan for the columns that are there, and those that it needs."""
     if not isinstance(client, str):
         raise DataError(f"client must name a column, got {client!r}; for an array of owners use from_arrays.")
     check_unicode("client", client)
-    present, fetch = columns_of(frame)
     plan = plan.resolved(present)
     names = list(dict.fromkeys([client, *plan.sources]))
     _require(names, present)
-    # Of a line that is too long polars sees that only if the last column is read, too.
-    table = fetch(list(dict.fromkeys([*names, present[-1]]))).select(names) if places.word == "line" else fetch(names)
-    table, places, blank = filled(table, places)
-    reading = {"client": client, **({"max_len": plan.max_len} if plan.max_len is not None else {})}
-    return replace(_build(table.select(plan.sources), table[client], plan, places, blank), reading=reading)
+    return plan, names
 
 
 def _require(names: list[str], present: Iterable[str]) -> None:

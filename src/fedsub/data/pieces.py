@@ -123,7 +123,7 @@ class Found:
                 tell_dropped(self.kept, self.rows - self.blank, counts)
             told |= self.problems
         for i, space in enumerate(plan.spaces):
-            if (SPACE, i) not in told and (problem := self._mixed(plan, space)):
+            if (SPACE, i) not in told and (problem := self.mixed(plan, space)):
                 told[SPACE, i] = (0, (problem,))
         problems: list[object] = []
         for _, (_, some) in sorted(told.items(), key=lambda item: item[0]):
@@ -156,7 +156,8 @@ class Found:
         kinds = [self.kinds[name] for name in plan.spaces[space] if name in self.kinds]
         return pl.String() if kinds[:1] == ["String"] else pl.Int64()
 
-    def _mixed(self, plan: Plan, space: str) -> str:
+    def mixed(self, plan: Plan, space: str) -> str:
+        """What is wrong with the types of a space's columns together, or ""."""
         kinds = {self.kinds[name]: name for name in plan.spaces[space] if name in self.kinds}
         if len(kinds) < 2 or space in plan.sizes:
             return ""

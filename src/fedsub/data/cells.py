@@ -15,6 +15,7 @@ import polars as pl
 
 from fedsub.data.clients import Array, Column
 from fedsub.data.problems import ROWS, SHOWN, Places, Problem, short
+from fedsub.data.renumber import distinct
 from fedsub.errors import ColumnError
 
 LONGEST = 1000  # characters of an id: numpy gives every string of an array the room of the longest
@@ -164,18 +165,24 @@ def prenumbered(cells: Cells, plain: pl.Series, size: int, space: str, zero_ok: 
 
 def ranked(columns: list[pl.Series]) -> tuple[pl.Series, list[Array]]:
     """Sorted distinct values of all columns (integers, or strings), and each column as positions in them."""
-    distinct = pl.concat([c.unique().alias("") for c in columns]).unique().sort()
-    if distinct.dtype == pl.String:
-        words = pl.Enum(distinct)
-        return distinct, [c.cast(words).to_physical().cast(pl.Int64).to_numpy() for c in columns]
-    values = distinct.to_numpy()
+    if any(c.dtype == pl.String for c in columns):
+        texts = pl.concat([c.unique().alias("") for c in columns]).unique().sort()
+        words = pl.Enum(texts)
+        return texts, [c.cast(words).to_physical().cast(pl.Int64).to_numpy() for c in columns]
     cells = [c.to_numpy() for c in columns]
-    span = int(values[-1]) - int(values[0]) + 1 if len(values) else 0
-    if span > 4 * sum(map(len, cells)) + 1024:
-        return distinct, [np.searchsorted(values, c) for c in cells]
-    place = np.zeros(span, np.int64)  # ids without wide gaps: a table is much faster than a search
-    place[values - values[:1]] = np.arange(len(values))
-    return distinct, [place[c - values[:1]] for c in cells]
+    some = [c for c in cells if len(c)]
+    least = min((int(c.min()) for c in some), default=0)
+    span = max((int(c.max()) for c in some), default=-1) - least + 1
+    if span <= 4 * sum(map(len, cells)) + 1024:  # ids without wide gaps: a table is much faster than to sort
+        seen = np.zeros(span, np.bool_)
+        for c in some:
+            seen[c - least] = True
+        values = np.flatnonzero(seen)
+        place = np.zeros(span, np.int32 if span < 2**31 else np.int64)
+        place[values] = np.arange(len(values))
+        return pl.Series("", values + least), [place[c - least] for c in cells]
+    values = distinct(np.concatenate(cells))
+    return pl.Series("", values), [np.searchsorted(values, c) for c in cells]
 
 
 def encode(columns: list[pl.Series]) -> tuple[Array, list[Array]]:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import numpy as np
@@ -94,21 +96,23 @@ def from_file(
 ) -> Clients:
     """`from_frame` of a Parquet (.parquet, .pq), CSV or TSV file (also .gz); only the columns in use are read.
 
-    A folder, a pattern such as "log/*.parquet" or a list of files is one table (`fedsub.data.tables`).
+    A folder, a pattern such as "log/*.parquet" or a list of files is one table (`fedsub.data.tables`); one in an
+    object store ("s3://…") is copied first (`fedsub.data.remote`).
 
     ``separator`` and ``encoding`` of text are guessed where they are clear. All problems of a file are told at once,
     by line.
     """
     refuse_unknown((name for name in options if name not in ("ids", *OPTIONS)), "separator", "encoding")
-    tables = Tables.of(path, separator, encoding)
     plan = Plan.of(options.pop("ids", None), **options)
     if to is not None:
         from fedsub.data.large.save import save_files  # which builds on this module
 
-        return save_files(tables, client, plan, to)
-    made = told_of(
-        tables, lambda cut: _from_table(tables.names, partial(tables.fetch, cut=cut), client, plan, tables.places)
-    )
+        return save_files(lambda place: Tables.of(path, separator, encoding, place), client, plan, to)
+    with TemporaryDirectory() as place:
+        tables = Tables.of(path, separator, encoding, Path(place))
+        made = told_of(
+            tables, lambda cut: _from_table(tables.names, partial(tables.fetch, cut=cut), client, plan, tables.places)
+        )
     text = {"separator": separator, "encoding": encoding}
     given = {name: value for name, value in text.items() if value is not None}
     return replace(made, source=tables.path, reading={**made.reading, **given})
@@ -142,7 +146,7 @@ def told_of(tables: Tables, attempt: Callable[[bool], T]) -> T:
 def as_table(frame: Any) -> pl.DataFrame:
     """Any supported frame, or a dict of arrays, as it is."""
     if isinstance(frame, Mapping):
-        return pl.DataFrame([_series(str(name), data) for name, data in frame.items()])
+        return pl.DataFrame([series(str(name), data) for name, data in frame.items()])
     names, fetch = columns_of(frame)
     return fetch(names)
 
@@ -163,20 +167,20 @@ def from_arrays(
         raise DataError("Give either client (a key or an array of owners) or offsets, exactly one of them.")
     plan = plan.resolved(arrays.keys())
     _require(plan.sources + ([client] if isinstance(client, str) else []), arrays)
-    series = {name: _series(name, arrays[name]) for name in plan.sources}
-    length = len(next(iter(series.values())))
+    columns = {name: series(name, arrays[name]) for name in plan.sources}
+    length = len(next(iter(columns.values())))
     if offsets is not None:
         owners = _owners(offsets, length)
     else:
-        owners = _series(client, arrays[client]) if isinstance(client, str) else _series("client", client)
-    for one in (owners, *series.values()):
+        owners = series(client, arrays[client]) if isinstance(client, str) else series("client", client)
+    for one in (owners, *columns.values()):
         if len(one) != length:
             raise DataError(
-                f"Column {one.name!r} has {len(one):,} entries but {next(iter(series))!r} has {length:,}; "
+                f"Column {one.name!r} has {len(one):,} entries but {next(iter(columns))!r} has {length:,}; "
                 "every array needs one entry per sample."
             )
     reading = {"client": client} if isinstance(client, str) else {}
-    return replace(_build(pl.DataFrame(list(series.values())), owners, plan, ROWS), reading=reading)
+    return replace(_build(pl.DataFrame(list(columns.values())), owners, plan, ROWS), reading=reading)
 
 
 # ---------------------------------------------------------------------- any input -> polars
@@ -208,7 +212,7 @@ def _require(names: list[str], present: Iterable[str]) -> None:
         raise ColumnError(*lacking)
 
 
-def _series(name: str, data: Any) -> pl.Series:
+def series(name: str, data: Any) -> pl.Series:
     if not isinstance(data, list | tuple | pl.Series):
         data = np.asarray(data)
         if data.ndim not in (1, 2):

@@ -34,13 +34,17 @@ def _comparable(column: pl.Series) -> pl.Series:
 
 def of_duplicates(marked: Array, name: Callable[[int], tuple[str, int | str]]) -> None:
     """Rows of one client that are equal in all columns that are read; ``name`` says what a row is called."""
-    order = np.argsort(marked[:, 0], kind="stable")
-    first, second = marked[order, 0], marked[order, 1]
-    same = (first[1:] == first[:-1]) & (second[1:] == second[:-1])
-    count = int(same.sum())
+    halves = np.sort(marked[:, 0])
+    twice = halves[1:][halves[1:] == halves[:-1]]
+    if not len(twice):
+        return
+    some = np.flatnonzero(np.isin(marked[:, 0], twice))
+    order = some[np.lexsort((some, marked[some, 1], marked[some, 0]))]
+    again = order[1:][(marked[order[1:]] == marked[order[:-1]]).all(axis=1)]
+    count = len(again)
     if not count:
         return
-    word, where = name(int(order[1:][same].min()))
+    word, where = name(int(again.min()))
     notice(
         f"{count:,} of {len(marked):,} rows {'is' if count == 1 else 'are'} equal to an earlier row of the same client "
         f"in all columns that are read (the first: {word} {where}). Each is trained as a sample; if they were recorded "

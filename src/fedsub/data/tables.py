@@ -19,6 +19,7 @@ import polars as pl
 
 from fedsub.data.problems import ROWS, Places, short
 from fedsub.data.reading import TABLES, TEXT, TableFile, existing, kind_of
+from fedsub.data.remote import copied, is_remote
 from fedsub.data.store import MANIFEST
 from fedsub.errors import ColumnError, DataError, nearest
 
@@ -42,10 +43,19 @@ class Tables:
     loose: bool = False  # whole numbers in one file and fractions in another are both numbers
 
     @classmethod
-    def of(cls, path: Any, separator: str | None = None, encoding: str | None = None) -> Tables:
-        """Of a file, a folder, a pattern such as "log/*.parquet", or a list of files."""
-        found = paths_of(path)
-        files = tuple(TableFile.of(file, separator, encoding) for file in found)
+    def of(
+        cls, path: Any, separator: str | None = None, encoding: str | None = None, place: Path | None = None
+    ) -> Tables:
+        """Of a file, a folder, a pattern such as "log/*.parquet", or a list of files.
+
+        Those of an object store are copied into the folder ``place``.
+        """
+        local = path
+        if is_remote(path):
+            if place is None:
+                raise DataError(f"{path} is in an object store; copy it to this computer first.")
+            local = copied(path, place)
+        files = tuple(TableFile.of(file, separator, encoding) for file in paths_of(local))
         kinds = sorted({file.kind for file in files})
         if len({kind in TEXT for kind in kinds}) > 1:
             raise DataError(f"{said(path)} holds files of several kinds ({', '.join(kinds)}); name those of one.")

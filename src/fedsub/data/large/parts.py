@@ -7,6 +7,7 @@ order of its piece, so that samples stand in the order of the data.
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -25,6 +26,7 @@ from fedsub.disk.files import write_atomic
 from fedsub.disk.reading import read_json
 
 STATE = "state.json"
+EVERY = 5.0  # seconds between notes of how far it is: each waits for the disk
 BLOCK = 1 << 20
 
 
@@ -114,12 +116,16 @@ class Parts:
         """Append all parts, from where an earlier process stopped; ``tell`` is called with the samples written."""
         writer, done = self._begun(folder, key)
         tell(writer.samples)
+        noted = time.monotonic()
         try:
             for part, block in _in_order(self.gather, range(done, len(self)), workers, ahead):
                 writer.append(block)
+                tell(writer.samples)
+                if time.monotonic() < noted + EVERY:
+                    continue
                 said = {"key": key, "done": part + 1, "writer": writer.state()}
                 write_atomic(folder.with_name(STATE), json.dumps(said).encode())
-                tell(writer.samples)
+                noted = time.monotonic()
         except BaseException:
             writer.discard()
             raise

@@ -16,13 +16,14 @@ from fedsub.data.heat import summarise
 from fedsub.data.ingest import planned, told_of
 from fedsub.data.large.budget import Budget, bytes_of, default_memory, resident
 from fedsub.data.large.build import Ingest, Progress, check_unchanged, states, tell_changed
-from fedsub.data.large.sources import Source, staged_frame, staged_text
+from fedsub.data.large.sources import Source, staged_folder, staged_frame, staged_text
 from fedsub.data.large.work import Work
 from fedsub.data.plan import Plan
 from fedsub.data.store import check_replaceable, open_clients, say_made, whole_directory
 from fedsub.data.tables import Tables
 from fedsub.errors import ColumnError, DataError, notice
 
+COPIES = "copies"  # of files of object stores
 SAMPLED = 10_000  # rows that are looked at to see how many bytes a row has
 
 
@@ -49,9 +50,13 @@ class To:
         return cls(Path(path), size, count, progress or (lambda what, done, total: None), made)
 
 
-def save_files(tables: Tables, client: Any, plan: Plan, to: To) -> Clients:
-    """Files to the directory ``to.path``: what reading them in memory and saving would write."""
+def save_files(open_tables: Callable[[Path], Tables], client: Any, plan: Plan, to: To) -> Clients:
+    """Files to the directory ``to.path``: what reading them in memory and saving would write.
+
+    ``open_tables`` gets a folder for copies of files that are elsewhere.
+    """
     with _work(to) as work:
+        tables = open_tables(work.folder / COPIES)
 
         def attempt(cut: bool) -> None:
             resolved, names = planned(tables.names, client, plan)
@@ -74,11 +79,12 @@ def save_frame(frame: Any, present: list[str], client: Any, plan: Plan, to: To) 
         return _finished(work, to)
 
 
-def save_source(make: Callable[[Work], Source], client: str, plan: Plan, to: To) -> Clients:
-    """What ``make`` puts into the folder of work."""
+def save_source(make: Callable[[Path, Progress], Source], client: str, plan: Plan, to: To) -> Clients:
+    """What ``make`` puts into a folder; it is also given what to tell of its progress."""
     with _work(to) as work:
         work.begin_anew()
-        _build(make(work), client, plan, work, to, {})
+        source = make(staged_folder(work), to.progress)
+        _build(source, client, plan.resolved(source.tables.names), work, to, {})
         return _finished(work, to)
 
 

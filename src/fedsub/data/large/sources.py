@@ -38,7 +38,7 @@ class Source:
 def staged_text(given: Tables, names: list[str], work: Work, tell: Tell, *, cut: bool = False) -> Source:
     """Text files, one Parquet file each; one that has not changed is not read again."""
     types = given.types(names)
-    folder = _folder(work)
+    folder = staged_folder(work)
     files = []
     for which, file in enumerate(given.files):
         tell("copy", which, len(given.files))
@@ -58,7 +58,7 @@ def staged_text(given: Tables, names: list[str], work: Work, tell: Tell, *, cut:
 
 def staged_frame(frame: Any, names: list[str], work: Work, tell: Tell) -> Source:
     """A frame as Parquet files. Nobody can tell whether it is that of an earlier process, so it is read anew."""
-    folder = _folder(work)
+    folder = staged_folder(work)
     _only(folder, set())
     if isinstance(frame, pl.LazyFrame):
         to = folder / "frame.parquet"
@@ -81,7 +81,7 @@ def staged_slices(slices: Iterator[pl.DataFrame], folder: Path, tell: Tell, *, l
     return Source(Tables("", tuple(files), loose=loose), ROWS)
 
 
-def _folder(work: Work) -> Path:
+def staged_folder(work: Work) -> Path:
     folder = work.folder / STAGED
     folder.mkdir(exist_ok=True)
     return folder

@@ -28,10 +28,11 @@ class _Cursor:
         self.held = pl.Series("", [], dtype=pl.Int64)
 
     def fill(self) -> bool:
-        """Hold something, if there is something left."""
-        if not len(self.held) and self.read < self.count:
-            end = min(self.read + self.block, self.count)
-            self.held, self.read = self.run.ids(self.name, self.read, end), end
+        """Hold a block, if there is as much; else all that is left."""
+        if 2 * len(self.held) < self.block and self.read < self.count:
+            end = min(self.read + self.block - len(self.held), self.count)
+            more = self.run.ids(self.name, self.read, end)
+            self.held, self.read = pl.concat([self.held, more]) if len(self.held) else more, end
         return len(self.held) > 0
 
     def take(self, upto: int | str | None) -> pl.Series:
@@ -73,7 +74,7 @@ def number(runs: Sequence[Run], name: str, folder: Path, block: int, first: int 
         put(folder / f"{name}.vocabulary", vocabulary_of(distinct, longest), "ab")
         sums = np.zeros(len(distinct), np.int64)
         for i, begin, codes in shares:
-            put(runs[i].folder / f"{name}.ranks", count + codes, "ab")
+            put(runs[i].folder / f"{name}.ranks", count + codes.astype(np.int64), "ab")
             if name == CLIENTS:
                 sums[codes] += _loads(runs[i], begin, len(codes))
         if name == CLIENTS:

@@ -55,6 +55,8 @@ class Work:
         except (OSError, RunError) as error:
             raise self._said(error) from error
         finally:
+            if self.folder.exists() and not any(path.is_file() for path in self.folder.rglob("[!.]*")):
+                self.remove()  # nothing was done
             os.close(self._lock)
 
     def _said(self, error: Exception) -> Exception:

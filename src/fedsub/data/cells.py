@@ -217,7 +217,7 @@ def binary_remedy(name: str, pieces: Callable[[], Iterable[Array]]) -> str:
     least, most = np.float32(min(low for low, _ in ends)), np.float32(max(high for _, high in ends))
     middle = (least + most) / np.float32(2)
     above = [float(upper.min()) for values in pieces() if len(upper := values[values > middle])]
-    rule = f"{name}>={min(above, default=float(most)):g}"
+    rule = f"{name}>={min(above, default=float(most)) + 0.0:g}"  # not -0
     return (
         f"{NOT_BINARY}; compare it, as in label='{rule}' (--label '{rule}'), or "
         "pass binary_label=False (--set data.binary_label=false) to predict the number itself"

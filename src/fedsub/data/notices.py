@@ -55,7 +55,7 @@ def of_duplicates(marked: Array, name: Callable[[int], tuple[str, int | str]]) -
 def of_label(name: str, classes: Sequence[str], least: float, most: float, rows: int) -> None:
     """A label that is the same in every row."""
     if rows > 1 and least == most:
-        said = repr(classes[int(least)]) if classes else f"{least:g}"
+        said = repr(classes[int(least)]) if classes else f"{least + 0.0:g}"
         notice(
             f"Label {name!r} is {said} in all {rows:,} rows, so there is nothing to learn from it; check "
             "the column, or the comparison that makes it."

@@ -152,6 +152,8 @@ class _GrowingArray:
         if state is not None:
             self.dtype, self.tail = np.dtype(state["dtype"]), tuple(state["tail"])
             self.length, self.begin, self.end = state["length"], state["begin"], state["end"]
+            if path.stat().st_size < self._bytes():
+                raise ValueError(f"{path.name} is shorter than it was")
             self.file.seek(self._bytes())
             self.file.truncate()
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedsub.checks import is_whole
 from fedsub.data.clients import Clients
-from fedsub.data.heat import summarise
+from fedsub.data.heat import said, summarise
 from fedsub.data.ingest import planned, told_of
 from fedsub.data.large.budget import Budget, bytes_of, default_memory, resident
 from fedsub.data.large.build import Ingest, Progress, check_unchanged, states, tell_changed
@@ -126,7 +126,9 @@ def _build(
     to.progress("finish", 0, 1)
     writer.finish(vocabularies=vocabularies)
     free = to.memory - resident()
-    say_made(work.saved, lambda clients: dict(to.made or {}) | statistics(clients, free))
+    options = {"client": client, "ids": plan.spaces, "label": plan.label, "values": plan.values, "nulls": plan.nulls}
+    made = {"source": tables.path if given is not None else "a frame", "options": options}
+    say_made(work.saved, lambda clients: made | dict(to.made or {}) | statistics(clients, free))
 
 
 def _finished(work: Work, to: To) -> Clients:
@@ -157,8 +159,7 @@ def statistics(clients: Clients, free: int) -> dict[str, Any]:
     """Samples by client, and heat by space, for the manifest; without heat where it would not fit in memory."""
     sizes = clients.sizes
     each = {"min": int(sizes.min()), "max": int(sizes.max()), "mean": clients.samples / len(clients)}
-    said: dict[str, Any] = {"samples_per_client": each}
+    about: dict[str, Any] = {"samples_per_client": each}
     if 64 * sum(space.size for space in clients.spaces.values()) < max(free, 0):
-        heat = summarise(clients)
-        said["heat"] = {s.name: asdict(s) for s in heat.spaces} | {"all": asdict(heat.overall)}
-    return {"statistics": said}
+        about["heat"] = said(summarise(clients))
+    return {"statistics": about}

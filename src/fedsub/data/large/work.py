@@ -55,7 +55,7 @@ class Work:
         except (OSError, RunError) as error:
             raise self._said(error) from error
         finally:
-            if self.folder.exists() and not any(path.is_file() for path in self.folder.rglob("[!.]*")):
+            if self.folder.exists() and not any(path.is_file() for path in self.folder.rglob("*/*")):
                 self.remove()  # nothing was done
             os.close(self._lock)
 

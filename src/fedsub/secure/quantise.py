@@ -10,15 +10,16 @@ taken off after the sum:  Σ x ≈ δ·Σ level − (contributors)·c.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedsub import rng
+from fedsub.checks import check_positive, check_whole
 from fedsub.errors import DataError, MethodError
 from fedsub.secure.ring import TYPES, Array
 
+SMALLEST, LARGEST = 1e-280, 1e280  # of a clip: levels per unit and unit per level stay finite
 _PIECE = 1 << 14  # values at a time, which stay in the processor's cache
 
 
@@ -30,10 +31,15 @@ class Quantiser:
     levels: int = 2**15
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.clip) and self.clip > 0):
-            raise MethodError(f"clip must be a finite number above 0, got {self.clip}.")
+        check_positive("clip", self.clip)
+        check_whole("levels", self.levels)
         if not 2 <= self.levels <= 2**32:
             raise MethodError(f"levels must be from 2 to 2^32, got {self.levels}.")
+        if not SMALLEST <= self.clip <= LARGEST:
+            raise MethodError(
+                f"clip must be from {SMALLEST:g} to {LARGEST:g}, where steps between levels and sums of values are "
+                f"numbers; got {self.clip:g}. Scale the values first."
+            )
 
     @property
     def step(self) -> float:

@@ -13,11 +13,12 @@ from fedsub.errors import MethodError
 from fedsub.method.average import OverClients, OverHolders
 from fedsub.method.part import Message, Part, Total, Work
 from fedsub.method.parts.bounded import BoundedUpdate, changes_what_is_sent, clipped, looks_at_rows_sent, norms
-from fedsub.method.sampling import Everyone, Poisson
+from fedsub.method.sampling import Everyone, Fraction, Poisson
 from fedsub.method.servers.add import Add
 from fedsub.method.slots import Method
 from fedsub.privacy.accounting import calibrate
 from fedsub.privacy.adaptive import next_clip, noise_of_values, usual_bit_noise
+from fedsub.privacy.heat import PrivateHeat
 from fedsub.privacy.spending import Spend
 from fedsub.trees import Tree
 
@@ -136,9 +137,10 @@ class CentralDP(BoundedUpdate):
         return replace(self, noise=calibrate(self.epsilon, self.delta, rounds, rate, before, self.accountant))
 
     def check(self, method: Method) -> None:
-        if not isinstance(method.sampler, Poisson | Everyone):
+        sampler = method.sampler.sampler if isinstance(method.sampler, Fraction) else method.sampler
+        if not isinstance(sampler, Poisson | Everyone):
             raise MethodError(
-                f"CentralDP counts on each client taking part by a coin of its own; {type(method.sampler).__name__} "
+                f"CentralDP counts on each client taking part by a coin of its own; {type(sampler).__name__} "
                 "draws otherwise, and its privacy is not what is computed. Use Poisson(clients_per_round) "
                 '(sampler="poisson"), or everyone (clients_per_round=None).'
             )
@@ -171,11 +173,18 @@ class CentralDP(BoundedUpdate):
                 f"With weighting={average.weighting!r} a client counts as many times as it has samples, far beyond "
                 "clip; CentralDP needs weighting='clients'."
             )
-        if isinstance(average, OverHolders) and average.heat is None and not self.public_heat:
+        if self.public_heat or not isinstance(average, OverHolders) or isinstance(average.heat, PrivateHeat):
+            return
+        if average.heat is not None:
             raise MethodError(
-                "The coefficients N/n_m from exact heat tell how many clients hold each row, which no noise covers. "
-                "Give OverHolders a private estimate (heat=…), or say public_heat=True if heat is no secret."
+                "Heat given as numbers says nothing of where it is from, costs no budget here, and is counted exactly "
+                "in spaces that it does not name. Give OverHolders a private estimate (heat=…), or say "
+                "public_heat=True if it is no secret, or was paid for elsewhere."
             )
+        raise MethodError(
+            "The coefficients N/n_m from exact heat tell how many clients hold each row, which no noise covers. "
+            "Give OverHolders a private estimate (heat=…), or say public_heat=True if heat is no secret."
+        )
 
     def _check_after(self, other: Part) -> None:
         if changes_what_is_sent(other):

@@ -70,7 +70,7 @@ def import_own(path: str, own: Own, to: Path | None, force: bool, view: View) ->
             clients = Clients.from_leaf(Path(path).expanduser(), to=target, progress=progress, **options)
         else:
             place = path if "://" in path else Path(path).expanduser()
-            text = {"separator": own.separator, "encoding": own.encoding}
+            text: dict[str, Any] = {"separator": own.separator, "encoding": own.encoding}
             clients = Clients.from_file(place, own.client, to=target, progress=progress, **text, **options)
     view.line(f"{len(clients):,} clients, {clients.samples:,} samples saved in {target}")
     for space in clients.spaces.values():

@@ -195,6 +195,16 @@ def paths_of(path: Any) -> list[Path]:
     return tables_in(place) if folder and not (place / MANIFEST).exists() else [existing(place)]
 
 
+def has_tables(folder: Path) -> bool:
+    """Whether a folder is a table in several files, and no saved `Clients`."""
+    if (folder / MANIFEST).exists():
+        return False
+    try:
+        return bool(tables_in(folder))
+    except DataError:
+        return False
+
+
 def tables_in(folder: Path) -> list[Path]:
     """The tables in a folder and those below it, by name; what begins with a dot or _ is left out."""
     inside = (path for path in folder.rglob("*") if kind_of(path) and path.is_file())

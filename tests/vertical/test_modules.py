@@ -46,8 +46,8 @@ def test_a_head_is_one_hidden_layer() -> None:
 def test_interest_weighs_what_is_there_by_how_well_it_goes_with_the_candidate() -> None:
     torch.manual_seed(4)
     bottom, top = History("history", 9, 3).double(), Interest(3, 2).double()
-    with torch.no_grad():
-        top.slopes.alpha.uniform_(0.1, 0.4)
+    assert top.slopes.alpha is not None
+    top.slopes.alpha.data.uniform_(0.1, 0.4)
     ids = np.array([[4, 8, 0, 0], [1, 2, 3, 1], [0, 0, 0, 0]])
     z = bottom({"history": torch.from_numpy(ids)})
     assert z.shape == (3, 4, 4)

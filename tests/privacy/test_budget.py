@@ -93,6 +93,9 @@ def test_a_budget_counts_rounds_to_its_end() -> None:
     most = budget.times(once)
     assert budget.spent([once * most]) <= 3.0 < budget.spent([once * (most + 1)])
     assert budget.times(once, [Spend.pure("heat", 1.0)]) < most
+    for rounds in (1, 7, 40):
+        spent = budget.spent([once * rounds])
+        assert [Budget(spent * (1 + part)).times(once) - rounds for part in (-1e-9, 0.0, 1e-9)] == [-1, 0, 0]
     assert Budget().times(once) > 10**9
     assert [budget.times(once, (), n) for n in (1, most - 1, most, most + 1, 2 * most)] == [
         1,

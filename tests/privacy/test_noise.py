@@ -78,6 +78,8 @@ def test_a_wide_row_shares_no_words_with_the_next_parameter() -> None:
     words, row, wide = Keyed(bytes(range(32))), np.zeros(1, np.int64), 8 * 2**16 + 64
     first, second = (words.draw(words.of(parameter, row), 0, wide)[0] for parameter in (0, 1))
     assert len(np.unique(np.concatenate([first, second]))) == 2 * wide
+    far = np.array([0, 1, 2**32, 2**33, 2**40 + 1])  # rows of any table
+    assert len(np.unique(words.draw(words.of(0, far), 0, 8))) == 8 * len(far)
 
 
 def test_a_secret_makes_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedsub.errors import MethodError
+from fedsub.errors import MethodError, SecureSumError
 from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.parts import SecureSum
@@ -84,8 +84,11 @@ class SecretRemote(Opening):
         done = attempts.play(np.array(ready, np.int64), frozenset(), lambda setting, added, told: None)
         sums, measured, there = None, attempts.measured(), refusing
         if done is not None:
-            sums, measured["clipped"] = self.filled(opened, *done)
-            sums.refused, there = len(refusing), [*refusing, *done[1].clients]
+            try:
+                sums, measured["clipped"] = self.filled(opened, *done)
+                sums.refused, there = len(refusing), [*refusing, *done[1].clients]
+            except SecureSumError as err:  # a client lied about itself: no reason to end the run
+                attempts.why = str(err)
         came = np.flatnonzero(np.isin(cohort.clients, there))
         who = cohort.take(came)
         crossed = [self.summing.bytes.get(client, (0, 0)) for client in cohort.clients.tolist()]

@@ -66,6 +66,14 @@ def test_one_gaussian_has_the_epsilon_of_its_closed_form() -> None:
     assert exact < epsilon([Spend.gaussian("one", sigma)], 1e-5, "rdp") < 1.2 * exact
 
 
+def test_a_spend_times_a_number() -> None:
+    once = Spend.pure("heat", 0.5, times=3)
+    assert (once * 2).times == 6
+    assert epsilon([once * 2], 1e-5) == epsilon([once, once], 1e-5) == 3.0
+    noisy = Spend.gaussian("training", 2.0, times=2)
+    assert epsilon([noisy * 4], 1e-5) == pytest.approx(epsilon([Spend.gaussian("", 2.0, times=8)], 1e-5))
+
+
 def test_what_has_no_bound_is_infinite() -> None:
     assert epsilon([], 1e-5) == 0
     assert epsilon([Spend.gaussian("none", 0.0)], 1e-5) == math.inf

@@ -17,7 +17,7 @@ from fedsub.errors import ConfigError
 from fedsub.method.batches import draw
 from fedsub.method.groups import Cohort
 from fedsub.study import bench
-from fedsub.study.bench import growth, mixture, secure, zoo
+from fedsub.study.bench import gossip, growth, mixture, secure, zoo
 from fedsub.study.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
 from fedsub.study.bench.timing import interleave
 from fedsub.study.bench.workloads import WORKLOADS, Workload, sentences
@@ -210,6 +210,19 @@ def test_the_mixture_is_measured_beside_a_central_step(monkeypatch, capsys):
     assert "averaging iteration" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="data of its own"):
         bench.main(["w1"], mixture=True)
+
+
+def test_gossip_is_measured_beside_fedavg(monkeypatch, capsys):
+    real = gossip.run
+    monkeypatch.setattr(gossip, "run", lambda **options: real(scale=0.02, **options))
+    bench.main(rounds=1, gossip=True, json=True)
+    found = json.loads(capsys.readouterr().out)["gossip"]
+    assert found["clients"] == 121
+    assert found["contenders"]["FedAvg"]["x_fedavg"] == 1
+    assert found["held"] == all(one["x_fedavg"] <= 2 for one in found["contenders"].values())
+    for words in ({"mixture": True}, {"zoo": True}, {"names": ["w1"]}):
+        with pytest.raises(ConfigError, match="has data of its own"):
+            bench.main(**{"gossip": True, **words})
 
 
 def test_the_mixture_averages_when_the_coin_says_so():

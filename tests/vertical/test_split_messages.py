@@ -155,8 +155,9 @@ def test_what_cannot_be_used_is_refused_counted_and_changes_nothing(
     send, receive = Direct.send, Direct.receive
 
     def turn(data: bytes, kind: int) -> bytes:
-        count[0] += wire.read(data).kind == kind
-        hit = wire.read(data).kind == kind and count[0] in (2, 4, 5)
+        training = wire.read(data).kind == kind and wire.read(data).round > 0
+        count[0] += training
+        hit = training and count[0] in (2, 4, 5)
         try:
             return garbage(data) if hit else data
         except KeyError:  # nothing of that name in a question
@@ -173,6 +174,28 @@ def test_what_cannot_be_used_is_refused_counted_and_changes_nothing(
     assert len(found.refused) == 3
     assert all(said.startswith("shop: ") for said in found.refused)
     assert any("refused: shop: " in said for said in found.result.events)
+
+
+def test_whatever_answer_is_lost_the_question_is_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third one is damaged, of whatever kind: joined, begun, activations, gradients taken, the end."""
+    expected, count, hit = played(1), [0], set[int]()
+    receive = Direct.receive
+
+    def third(self: Direct) -> bytes:
+        data = receive(self) or b""
+        count[0] += 1
+        if count[0] % 3 != 1:
+            return data
+        hit.add(wire.read(data).kind)
+        return damaged(data)
+
+    monkeypatch.setattr(Direct, "receive", third)
+    found = played(1)
+    assert hit == {agreed.JOINED, agreed.READY, agreed.Z}
+    assert all(torch.equal(v, expected.result.params[n]) for n, v in found.result.params.items())
+    own = dict(expected.bottoms["shop"].named_parameters())
+    assert all(torch.equal(v, own[n]) for n, v in found.bottoms["shop"].named_parameters())
+    assert found.result.history[-1]["test.auc"] == expected.result.history[-1]["test.auc"]
 
 
 def test_a_party_that_sends_nothing_else_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,3 +269,44 @@ def test_a_table_used_whole_is_refused() -> None:
         vertical.run(side, [vertical.Party("shop", Whole(), party.data, party.parts, party.tables)], **OPTIONS)
     with pytest.raises(ObjectiveError, match="asks for column 'paper'"):
         vertical.run(label(3, ("paper",)), [party], **OPTIONS)
+
+
+class Fails(nn.Module):
+    """Right on the first batch; ``how`` it is wrong later."""
+
+    def __init__(self, how: str):
+        super().__init__()
+        self.w, self.how, self.asked = nn.Parameter(torch.ones(1, 3, dtype=torch.float64)), how, [0]
+
+    def __deepcopy__(self, memo: Any) -> Fails:
+        made = Fails(self.how)
+        made.asked = self.asked
+        return made
+
+    def forward(self, batch: Any) -> Tensor:
+        self.asked[0] += 1
+        z = batch["price"].double()[:, None] @ self.w
+        if self.how == "flat":
+            return z.flatten()
+        if self.asked[0] > 4 and self.how == "raises":
+            raise KeyError("my own")
+        return z[1:] if self.asked[0] > 4 and self.how == "short" else z
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("flat", r"makes activations \[39\] of 13 samples; return one row for each"),
+        ("short", r"makes activations \[12, 3\] of 13 samples"),
+        ("raises", r"The module of shop failed with KeyError: 'my own' \(test_split_messages.py, line \d+\)"),
+    ],
+)
+def test_a_module_that_fails_ends_the_run_with_a_reason(how: str, said: str) -> None:
+    side, (party,) = world(1)
+    with pytest.raises(WireError, match=rf"It refuses: .*{said}"):
+        vertical.run(side, [vertical.Party("shop", Fails(how), party.data, party.parts, unused=("item",))], **OPTIONS)
+
+
+def test_what_a_party_says_is_shown_as_one_line() -> None:
+    message = wire.Envelope(agreed.NO, 0, 0, tensors=agreed.text("two\nlines\t \x1b[31mand red"))
+    assert agreed.said(message) == "two lines [31mand red"

@@ -49,7 +49,7 @@ MEANING = {
     "beta1": "memory of the mean update (adam, yogi 0.9; adagrad 0)",
     "beta2": "memory of its squares (adam, yogi)",
     "tau": "adaptive servers: the larger, the less adaptive",
-    "secure": "uplinks are added without being seen: union:0.5 or clear:0.5, where the number is the clip",
+    "secure": "uplinks are added without being seen: union:0.5, clear:0.5, perturbed:0.5,preset=2; 0.5 is the clip",
     "iterates": "evaluated and kept: last; tail:0.25, the mean of the last quarter of rounds; ema:0.99",
     "sparse_server": "leave rows that nobody sent as they are",
     "codec": "of the upload: sign, ef-sign, topk:0.01, randomk:0.01, int8",
@@ -67,6 +67,13 @@ MEANING = {
     "submodel": "exchange only the rows that a client has data of",
     "bounded": "no row moves further than the mean of what was sent",
     "step": "length of a gradient step",
+    "peers": "nodes that each node asks, of every segment",
+    "segments": "pieces of the model, asked for from peers of their own",
+    "graph": "who may ask whom: complete, ring, torus, regular:8, small-world:8,0.1",
+    "fresh": "draw the graph anew every round",
+    "over": "a row's mean: over its holders, or all peers, of whom others stand for no change",
+    "availability": "who is there: random:0.8, daily:24,0.3; –: everybody",
+    "evaluated": "every node's own model (nodes), or the mean of all (mean)",
     "groups": "settings by parameter pattern, in a file or in Python",
 }
 MIXTURE = {  # of the mixture of global and local models

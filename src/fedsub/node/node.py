@@ -17,6 +17,7 @@ from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.part import Start
 from fedsub.method.parts import SecureSum
+from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
@@ -87,7 +88,8 @@ class Node:
         asked = self.heat.mechanism.spends(spaces) if self.heat.mechanism is not None else ()
         sent = Schema(method.parts, self.params, self._tables).spaces
         asked += tuple(s for part in method.parts if isinstance(part, SecureSum) for s in part.spends(len(sent)))
-        self.noise = OwnNoise(method, folder, asked)
+        named = [spend for part in method.parts if isinstance(part, SecureSum) for spend in part.spends(spaces)]
+        self.noise = OwnNoise(method, folder, (*asked, *named))
         self.plays = self.noise.own(method)  # what it computes with: the method that was agreed on, with own noise
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None
@@ -230,17 +232,19 @@ class Node:
         assert self.store is not None
         if accepted >= down.round:
             raise WireError(f"A task of round {down.round} came after round {accepted} had been accepted; refused.")
-        self.store.load(self.memory, accepted)
-        self.store.forget(accepted)
+        if remembers := bool(self.memory.tensors):
+            self.store.load(self.memory, accepted)
+            self.store.forget(accepted)
         if left is not None and not left.clients.samples:
             uplink = self.half.rest(down, self.memory)
             self.noise.tell(uplink)
-            self.store.save(self.memory, down.round)
+            if remembers:
+                self.store.save(self.memory, down.round)
             return uplink
         batches = self.half.draw(down.who, down.round, left=None if left is None else left.clients)
         uplink, kept = self.half.train(self.engine, down, self.memory, batches)
         self.noise.tell(uplink)
-        if down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
+        if remembers and down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
             keep(self.memory, uplink, kept, self.half)
             self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it
         return uplink

@@ -17,7 +17,6 @@ from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.part import Start
 from fedsub.method.parts import SecureSum
-from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
@@ -88,8 +87,7 @@ class Node:
         asked = self.heat.mechanism.spends(spaces) if self.heat.mechanism is not None else ()
         sent = Schema(method.parts, self.params, self._tables).spaces
         asked += tuple(s for part in method.parts if isinstance(part, SecureSum) for s in part.spends(len(sent)))
-        named = [spend for part in method.parts if isinstance(part, SecureSum) for spend in part.spends(spaces)]
-        self.noise = OwnNoise(method, folder, (*asked, *named))
+        self.noise = OwnNoise(method, folder, asked)
         self.plays = self.noise.own(method)  # what it computes with: the method that was agreed on, with own noise
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None

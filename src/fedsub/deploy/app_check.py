@@ -20,7 +20,7 @@ from fedsub.deploy.finding import Finding
 from fedsub.deploy.outcome import finished
 from fedsub.deploy.site import Site
 from fedsub.errors import ConfigError, FedsubError
-from fedsub.flower import Task
+from fedsub.flower.task import Settings, Task
 from fedsub.method.slots import Method
 from fedsub.node import Node
 from fedsub.node.agree import model_digest
@@ -52,8 +52,7 @@ def load_task(site: Site) -> Task:
     """The `Task` of the app: the object `task` of its server app's module."""
     named = site.app["components"]["serverapp"].partition(":")[0]
     with importing(site.folder):
-        package = named.partition(".")[0]
-        for known in [name for name in sys.modules if name.partition(".")[0] == package]:
+        for known in [name for name in sys.modules if name.partition(".")[0] == site.package]:
             del sys.modules[known]
         try:
             module = importlib.import_module(named)
@@ -67,40 +66,39 @@ def load_task(site: Site) -> Task:
     return found
 
 
-def data_of(given: Any, what: str) -> Clients:
-    try:
-        return given if isinstance(given, Clients) else Clients.open(given)
-    except (OSError, FedsubError) as error:
-        raise ConfigError(f"{what}: {error}") from error
-
-
 def app_is_whole(site: Site) -> Iterator[Finding]:
     """The server's half at full size without data, then the half of every node that is here."""
     yield from _weight(site)
     task, config = load_task(site), site.config
+    settings = Settings.read(config)
     method = task.method(config)
     if not isinstance(method, Method) or method.pooled:
         raise ConfigError(
             f"task.method gave {type(method).__name__}, expected a composition of slots (fedsub.Method) whose data "
             "stays with clients; mixtures, factorisations and pooled training have no nodes."
         )
-    outline = data_of(task.outline(config), "task.outline")
+    outline, splits, known = task.server_data(config)
     if outline.samples:
         raise ConfigError(
             f"task.outline has {outline.samples:,} samples, and this server is to have none of its clients' data; give "
             "fedsub.node.outline(clients), or the directory outline/ that hand_out writes."
         )
-    sizes = {name: space.size for name, space in outline.spaces.items()}
-    objective = task.objective(sizes)
+    objective = task.objective({name: space.size for name, space in outline.spaces.items()})
     if not isinstance(objective, Objective):
         raise ConfigError(f"task.objective gave {type(objective).__name__}, expected a fedsub.Objective.")
     problem = Problem.bind(objective, outline)
     params = problem.params()
-    ServerHalf(method, _pretended(problem), params, seed=0, rounds=int(config.get("rounds", 1)))
+    ServerHalf(method, known or _pretended(problem), params, seed=settings.seed, rounds=settings.rounds)
     values = sum(value.numel() for value in params.values())
     yield Finding("fine", "app", f"{method.name}, {len(outline):,} clients, {values:,} parameters")
-    yield from _tested(task, config, outline)
+    yield from _tested(splits, outline)
     yield from _nodes(site, task, method, params)
+    if settings.piece * 1.05 > site.settings.proxy.body_mb * 1024 * 1024:
+        yield Finding(
+            "refused", "sizes",
+            f"A piece of a message may have {size(settings.piece)} (piece), and proxy.body_mb lets "
+            f"{site.settings.proxy.body_mb:g} MiB through; make one smaller or the other larger.",
+        )  # fmt: skip
     yield from _directory(site)
 
 
@@ -131,18 +129,17 @@ def _weight(site: Site) -> Iterator[Finding]:
         )
 
 
-def _tested(task: Task, config: Mapping[str, Any], outline: Clients) -> Iterator[Finding]:
-    if task.test is None or (given := task.test(config)) is None:
-        yield Finding("note", "app", "task.test is not given: the server measures nothing but the loss at clients.")
-        return
-    test = data_of(given, "task.test")
+def _tested(splits: Mapping[str, Clients], outline: Clients) -> Iterator[Finding]:
+    if not splits:
+        yield Finding("note", "app", "task.test gives nothing: the server measures nothing but the loss at clients.")
     for name, space in outline.spaces.items():
-        other = test.spaces.get(name)
-        if other is None or other.size != space.size or not _same(other.vocabulary, space.vocabulary):
-            raise ConfigError(
-                f"task.test has another vocabulary of {name!r} than task.outline; cut both from the same data, or read "
-                "the test samples under the numbering of the outline."
-            )
+        for split, clients in splits.items():
+            other = clients.spaces.get(name)
+            if other is None or other.size != space.size or not _same(other.vocabulary, space.vocabulary):
+                raise ConfigError(
+                    f"task.{split} has another vocabulary of {name!r} than task.outline; cut both from the same data, "
+                    "or read these samples under the numbering of the outline."
+                )
 
 
 def _same(one: Any, other: Any) -> bool:

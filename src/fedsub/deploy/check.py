@@ -6,6 +6,7 @@ This machine (versions, ports), trust (certificates, keys, who can reach Flower)
 from __future__ import annotations
 
 import datetime as dt
+import os
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -30,19 +31,24 @@ Findings = Iterator[Finding]
 
 def check(site: Site, *, outside: str | None = None, app: bool = True) -> list[Finding]:
     """Everything; ``outside``: an address HOST:PORT as others see it, which is probed too."""
-    from fedsub.deploy.app_check import app_is_whole
-
-    rooms: list[Callable[[Site], Findings]] = [versions, ports, certificates, node_keys, entrance, reach]
-    rooms += [app_is_whole] if app else []
     found: list[Finding] = []
-    for room in rooms:
-        try:
-            found += list(room(site))
-        except FedsubError as error:
-            found.append(Finding("refused", room.__name__.replace("_", " "), str(error)))
+    for room in (versions, ports, certificates, node_keys, entrance, reach):
+        found += _within(room, site)
+    if app and not any(one.level == "refused" and one.about == "flower" for one in found):
+        from fedsub.deploy.app_check import app_is_whole
+
+        found += _within(app_is_whole, site)
     if outside is not None:
         found += list(from_outside(outside))
     return found
+
+
+def _within(room: Callable[[Site], Findings], site: Site) -> Findings:
+    """All findings up to an error, which is one."""
+    try:
+        yield from room(site)
+    except FedsubError as error:
+        yield Finding("refused", room.__name__.replace("_", " "), str(error))
 
 
 def versions(site: Site) -> Findings:
@@ -229,6 +235,8 @@ def reach(site: Site) -> Findings:
         if probe.listens(address, port):
             yield from _opened(address, port)
         checked.append(address)
+    if os.geteuid() == 0 and site.exposed:
+        yield Finding("note", "reach", "Everything here runs as root; give the deployment a user of its own.")
     if roll(site).supervisor() is not None and proxy.find(site) is not None:
         host, port = site.listens
         yield from _opened("127.0.0.1" if not loopback(host) else host, port)

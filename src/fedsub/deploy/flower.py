@@ -6,6 +6,7 @@ for JSON and its "success" is read; what became of a run says `flwr list`, and t
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,20 @@ from fedsub.deploy.processes import parse_last_object
 from fedsub.deploy.site import Site, toml_pairs
 from fedsub.errors import RunError, lacking
 
+_BETWEEN = "\x1e"  # before what each of several commands prints
+# flwr's own entry point, called for one command after the other: its start takes longer than its work.
+_SEVERAL = f"""
+import json, sys
+from importlib.metadata import entry_points
+(flwr,) = entry_points(group="console_scripts", name="flwr")
+app = flwr.load()
+for words in json.load(sys.stdin):
+    print({_BETWEEN!r}, flush=True)
+    try:
+        app(words)
+    except SystemExit:
+        pass
+"""
 CONNECTION = "site"  # must not be the name of a folder with a pyproject.toml where flwr runs
 ENDED = "finished"
 
@@ -75,8 +90,26 @@ class Flower:
             raise RunError(f"flwr {said} failed: {why}")
         return found
 
-    def register(self, key: Path, name: str) -> str:
-        return str(self.ask("supernode", "register", str(key), CONNECTION, "--name", name).get("node-id"))
+    def register(self, keys: dict[str, Path]) -> dict[str, str | RunError]:
+        """Register public keys by name, all in one process; returns Flower's number of each, or why there is none."""
+        words = [
+            ["supernode", "register", str(key), CONNECTION, "--name", name, "--format", "json"]
+            for name, key in keys.items()
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", _SEVERAL], input=json.dumps(words), env=environment(self.site), text=True,
+            cwd=self.site.state / "flower" / "empty", capture_output=True, check=False,
+        )  # fmt: skip
+        said = done.stdout.split(_BETWEEN)[1:]
+        out: dict[str, str | RunError] = {}
+        for place, name in enumerate(keys):
+            text = said[place] if place < len(said) else done.stderr[-500:]
+            found = parse_last_object(text) or {}
+            if found.get("success") is True:
+                out[name] = str(found["node-id"])
+            else:
+                out[name] = RunError(str(found.get("error-message") or text.strip()[-500:] or "flwr said nothing"))
+        return out
 
     def unregister(self, node: str) -> None:
         self.ask("supernode", "unregister", node, CONNECTION)
@@ -95,7 +128,8 @@ class Flower:
     def status(self, run: str) -> tuple[str, str]:
         """(pending | starting | running | finished:completed | finished:failed | finished:stopped, details)."""
         (found,) = self.ask("list", CONNECTION, "--run-id", run).get("runs", []) or [{}]
-        return str(found.get("status", "unknown")), str(found.get("status-details") or found.get("details") or "")
+        details = str(found.get("status-details") or "")
+        return str(found.get("status", "unknown")), "" if details == "N/A" else details
 
     def stop(self, run: str) -> None:
         self.ask("stop", run, CONNECTION)

@@ -13,13 +13,16 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
 from fedsub.disk.files import write_atomic
-from fedsub.errors import ConfigError
+from fedsub.errors import ConfigError, lacking
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError as _error:
+    raise lacking("cryptography", "flower") from _error
 
 CA, SERVER, SECRET = "ca", "server", "runtime.secret"
 LOCAL = ("localhost", "127.0.0.1")

@@ -17,26 +17,26 @@ CALLS = (
     ("GET", "/health"), ("POST", "/v1/fleet/../control/list-runs"), ("POST", "/v1/fleet/%2e%2e/control/list-runs"),
     ("POST", "/v1/fleet//../control/list-runs"), ("POST", "//v1/control/list-runs"),
 )  # fmt: skip
-PROTOBUF = "application/x-protobuf"
-CLOSED = (403, 404, 421)  # what the proxy says; Flower says 404 of no call of these
+PROTOBUF = "application/protobuf"
 
 
 @dataclass(frozen=True)
 class Answer:
     call: str
     status: int | None  # None: there was no answer
+    flower: bool = False  # whether it was a SuperLink that answered, and not the proxy or something else
 
     @property
     def open(self) -> bool:
-        return self.status is not None and self.status not in CLOSED
+        return self.flower
 
 
 def ask(host: str, port: int, *, seconds: float = 5.0) -> list[Answer]:
     """Try every call. Certificates are not checked: a stranger would not, either."""
-    return [Answer(f"{method} {path}", _status(host, port, method, path, seconds)) for method, path in CALLS]
+    return [_ask(host, port, method, path, seconds) for method, path in CALLS]
 
 
-def _status(host: str, port: int, method: str, path: str, seconds: float) -> int | None:
+def _ask(host: str, port: int, method: str, path: str, seconds: float) -> Answer:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
@@ -45,11 +45,17 @@ def _status(host: str, port: int, method: str, path: str, seconds: float) -> int
         connection.putheader("Content-Type", PROTOBUF)
         connection.putheader("Content-Length", "0")
         connection.endheaders()
-        return connection.getresponse().status
+        answer = connection.getresponse()
+        kind = answer.headers.get_content_type()
+        body = answer.read(65_536)
     except (OSError, http.client.HTTPException):
-        return None
+        return Answer(f"{method} {path}", None)
     finally:
         connection.close()
+    # Flower answers in protobuf, refuses in JSON with a code of its own, and says of its health only that it is well.
+    healthy = path == "/health" and answer.status == 200 and not body
+    refused = kind == "application/json" and b'"code"' in body
+    return Answer(f"{method} {path}", answer.status, kind == PROTOBUF or refused or healthy)
 
 
 def listens(host: str, port: int, seconds: float = 1.0) -> bool:

@@ -200,8 +200,9 @@ class Roll:
         return found if isinstance(found, dict) else {}
 
     def supervisor(self) -> int | None:
-        """The number of the supervisor that runs now."""
-        return _same(self.read().get("supervisor"))
+        """The number of the supervisor that runs now; one that has ended in order says so."""
+        told = self.read()
+        return None if told.get("ended") else _same(told.get("supervisor"))
 
     def leftovers(self) -> list[dict]:
         """Children of an earlier supervisor that still run."""

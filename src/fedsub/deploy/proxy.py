@@ -7,6 +7,9 @@ and begins it anew: a node's signature covers the time and not the connection, a
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import shutil
 import subprocess
 from pathlib import Path
@@ -34,7 +37,7 @@ def configuration(site: Site) -> str:
     )
     return f"""# Written by `fedsub deploy` from deploy.toml; what is changed here is written over.
 daemon off;
-worker_processes auto;
+{_user(site)}worker_processes auto;
 pid "{state}/nginx.pid";
 error_log stderr warn;
 events {{ worker_connections 4096; }}
@@ -70,6 +73,9 @@ http {{
         location / {{
             return 403;
         }}
+        location = /v1/fleet {{
+            return 403;
+        }}
         location /v1/fleet/ {{
             if ($fleet = 0) {{ return 403; }}
             if ($request_method != POST) {{ return 403; }}
@@ -87,6 +93,17 @@ http {{
     }}
 }}
 """
+
+
+def _user(site: Site) -> str:
+    """Started by root, nginx works as the folder's owner: nobody else may be let into it for bodies on their way."""
+    if os.geteuid() != 0:
+        return ""
+    there = os.stat(site.folder)
+    try:
+        return f"user {pwd.getpwuid(there.st_uid).pw_name} {grp.getgrgid(there.st_gid).gr_name};\n"
+    except KeyError:
+        return "user root;\n"
 
 
 def find(site: Site) -> str | None:

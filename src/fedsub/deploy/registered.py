@@ -33,23 +33,30 @@ class Registered:
                 del self.kept[name]
                 self._write()
                 yield f"Revoked the key of {name}"
-        new = [name for name in there if name not in self.kept]
-        done = []
-        for name in new:
-            digest = _digest(there[name])
-            if self._bad.get(name) == digest:
-                continue
-            try:
-                read_public(there[name])
-                self.kept[name] = {"node": self.flower.register(there[name], name), "key": digest}
-            except (ConfigError, RunError) as error:
-                self._bad[name] = digest  # said once
-                yield f"The key of {name} is not registered: {error}"
-                continue
-            self._write()
-            done.append(name)
+        new: dict[str, Path] = {}
+        for name in [name for name in there if name not in self.kept]:
+            if self._bad.get(name) != _digest(there[name]):
+                try:
+                    read_public(there[name])
+                    new[name] = there[name]
+                except ConfigError as error:
+                    yield self._refused(name, there[name], str(error))
+        if not new:
+            return
+        digests, done = {name: _digest(path) for name, path in new.items()}, []
+        for name, node in self.flower.register(new).items():
+            if isinstance(node, RunError):
+                yield self._refused(name, new[name], str(node))
+            else:
+                self.kept[name] = {"node": node, "key": digests[name]}
+                done.append(name)
+        self._write()
         if done:
             yield f"Registered the keys of {', '.join(done[:5])}{' …' if len(done) > 5 else ''} ({len(done)})"
+
+    def _refused(self, name: str, path: Path, why: str) -> str:
+        self._bad[name] = _digest(path)  # said once
+        return f"The key of {name} is not registered: {why}"
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:

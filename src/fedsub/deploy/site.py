@@ -140,6 +140,11 @@ class Site:
         return str(self.pyproject.get("project", {}).get("name", self.folder.name))
 
     @property
+    def package(self) -> str:
+        """The app's Python package."""
+        return str(self.app["components"]["serverapp"]).partition(".")[0]
+
+    @property
     def config(self) -> dict[str, Any]:
         """The app's settings as the server is given them; `folder` and `out` are those of this machine."""
         return dict(self.app.get("config", {})) | {"folder": str(self.folder), "out": str(self.out)}

@@ -139,9 +139,10 @@ class Supervisor:
 
     def _submit(self) -> None:
         self._at_submission, self._app, self._before = rounds_done(self.site.out), None, _trainer(self.site.out)
+        self._submitted = time.time()
         self.told |= {"run": self.flower.submit(), "flower": "pending"}
         self.told["submissions"] += 1
-        self._asked, self._submitted = time.monotonic(), time.time()
+        self._asked = time.monotonic()
         at = f", which goes on after round {self._at_submission}" if self._at_submission else ""
         self.say(f"Submitted run {self.told['run']}{at}")
 
@@ -177,23 +178,25 @@ class Supervisor:
                 self._heard = time.monotonic()
             return False
         self._heard = time.monotonic()
+        details = ""
         try:
+            if gone:  # Flower would notice after a minute
+                with suppress(RunError):  # it may have noticed
+                    self.flower.stop(self.told["run"])
             status, details = self.flower.status(self.told["run"])
         except RunError as error:
             self.say(str(error))
             return False
         self.told["flower"] = status
         self._write()
-        ended = status.startswith(ENDED)
-        if finished(self.site) or not (ended or gone):
+        if finished(self.site) or not (status.startswith(ENDED) or gone):
             return False
-        if not ended:  # Flower would notice after a minute
-            with suppress(RunError):
-                self.flower.stop(self.told["run"])
         said = live(self.site.out)
         why = said.get("why") if said.get("time", 0) >= self._submitted else ""
         why = why or details or "It ended without a result."
-        return self._again(f"The server app is gone ({status}). {why}")
+        return self._again(
+            f"The server app has ended ({status}). {why}" if not gone else f"The server app is gone. {why}"
+        )
 
     def _again(self, why: str) -> bool:
         done = rounds_done(self.site.out)
@@ -242,6 +245,7 @@ class Supervisor:
         if run and self.link.runs and not str(self.told["flower"]).startswith(ENDED):
             with suppress(RunError):
                 self.flower.stop(run)
+                self.told["flower"] = f"{ENDED}:stopped"
         stop_all([*self.nodes, *([self.proxy] if self.proxy else []), self.exec])
         stop_all([self.link])
         self._write(ended=True)

@@ -63,6 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")  # a connection that stayed would outlive the server
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

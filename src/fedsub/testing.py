@@ -95,10 +95,10 @@ def _check_bytes(name: str, method: Method, serial: Result) -> None:
     population = Population.of(Problem.bind(_objective({s: one.size for s, one in clients.spaces.items()}), clients))
     params = {n: p.detach().clone() for n, p in _objective(population.rows).module.named_parameters()}
     with tempfile.TemporaryDirectory() as folder:
-        channels = {
-            number: _Direct(Node(only(clients, number), _objective, method, number, Path(folder) / str(number)))
-            for number in range(len(clients))
-        }
+        nodes = {n: Node(only(clients, n), _objective, method, n, Path(folder) / str(n)) for n in range(len(clients))}
+        for node in nodes.values():
+            node.plays = method  # noise as in the simulation, where it is not every client's own
+        channels = {number: _Direct(node) for number, node in nodes.items()}
         served = serve(method, params, population, channels, rounds=ROUNDS, seed=SEED)
     _same(name, "where clients have only bytes", serial.params, served.params)
     for number, (report, record) in enumerate(zip(served.reports, serial.history[1:], strict=True), 1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,15 @@ def add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
             table.scatter_add_(0, rows, values)
             return
     table.index_add_(0, rows, values)
+
+
+def digest_of(tree: Tree, size: int = 32) -> bytes:
+    """So many bytes that name the values, to the last bit."""
+    digest = blake2b(digest_size=size)
+    for name, value in sorted(tree.items()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()
 
 
 def over_holders(total: Tensor, held: Tensor) -> Tensor:

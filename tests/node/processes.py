@@ -162,7 +162,9 @@ def server(folder: Path, name: str) -> None:
     reports = [
         [r.clients.tolist(), r.down.tolist(), r.up.tolist(), r.total_down, r.total_up, r.loss] for r in served.reports
     ]
-    (folder / "reports.json").write_text(json.dumps({"reports": reports, "refused": served.refused}))
+    (folder / "reports.json").write_text(
+        json.dumps({"reports": reports, "refused": [*served.refused, *served.left_out.values()]})
+    )
 
 
 if __name__ == "__main__":

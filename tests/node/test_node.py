@@ -17,6 +17,7 @@ from fedsub.errors import CheckpointError, NoUsableClient, WireError
 from fedsub.method.groups import Cohort
 from fedsub.node import Node, Served, hand_out, serve
 from fedsub.node.share import alone, only
+from fedsub.node.store import Store
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round import wire
@@ -128,13 +129,13 @@ def test_a_lost_answer_does_not_fork_what_a_client_keeps(tmp_path: Path) -> None
     channel = Twice(node)
     serve(everyone, params, population(), {1: channel}, rounds=3, seed=SEED)
     assert len(sent) == 3
-    assert node.store.rounds == [2, 3]  # older ones are forgotten once the server named a later one
+    assert Store(node.folder, 1).rounds == [2, 3]  # older ones are forgotten once the server named a later one
 
 
 def test_memory_that_is_gone_is_said(tmp_path: Path) -> None:
     node = nodes(tmp_path, "scaffold + fedsubavg")[0]
     with pytest.raises(CheckpointError, match="after round 7"):
-        node.store.load(node.memory, 7)
+        Store(node.folder, 1).load(node.memory, 7)
 
 
 def test_nodes_that_all_run_another_method_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import fedsub as fs
 from fedsub.errors import CheckpointError, DataError, WireError
 from fedsub.node import Node, Served, hand_out, serve
 from fedsub.node.heat import question
+from fedsub.node.post import Channels
+from fedsub.node.rounds import Rounds
 from fedsub.objective.population import Population
 from fedsub.privacy.heat import Hadamard, PermanentResponse, PrivateHeat, RandomizedResponse, SecureCount
 from fedsub.privacy.heat.words import simulated
@@ -71,14 +73,7 @@ def joined(folder: Path, heat: PrivateHeat) -> Node:
     at = hand_out(data(), folder / "data", [2])[2]
     node = Node(at, objective, how, 2, folder / "memory")
     params = {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
-    serve(method(heat), params, population(), {2: Direct(node)}, rounds=0)
-    from fedsub.node.serve import welcome
-    from fedsub.round.letters import Letters
-    from fedsub.round.server import ServerHalf
-
-    server = ServerHalf(how, population(), params)
-    channel = Direct(node)
-    welcome(server, Letters(server.schema, server.population.rows, 1), {}, 2, channel, 0)
+    Rounds(how, params, population(), Channels({2: Direct(node)})).admit()
     return node
 
 

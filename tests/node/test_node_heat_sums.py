@@ -18,15 +18,14 @@ from fedsub.errors import MethodError, NoUsableClient, SecureSumError, WireError
 from fedsub.node import Node, hand_out, heat, serve
 from fedsub.node.heat import question
 from fedsub.node.heat_sums import planned
+from fedsub.node.post import Channels
 from fedsub.node.remote import Remote
-from fedsub.node.serve import welcome
+from fedsub.node.rounds import Rounds
 from fedsub.node.summing import as_tensor
 from fedsub.objective.population import Population
 from fedsub.privacy.heat import AddedHeat, CentralHistogram, Holdings, RandomizedResponse, SecureCount
 from fedsub.privacy.heat.words import NOISE, draws, simulated
 from fedsub.round import wire
-from fedsub.round.letters import Letters
-from fedsub.round.server import ServerHalf
 from fedsub.secure import wire as sums
 
 MECHANISMS: dict[str, AddedHeat] = {
@@ -59,13 +58,12 @@ def first_model() -> dict[str, torch.Tensor]:
 
 
 def joined(folder: Path, how: fs.Method, **more: Any) -> tuple[Remote, dict[int, Channel]]:
-    server = ServerHalf(how, population(), first_model(), seed=SEED)
     found = channels(folder, how, **more)
-    letters = Letters(server.schema, server.population.rows, 1, server.population.padding)
-    for number, channel in found.items():
-        welcome(server, letters, {}, number, channel, SEED)
+    played = Rounds(how, first_model(), population(), Channels(found), seed=SEED)
+    played.admit()
+    for channel in found.values():
         channel.crossed.clear()
-    return Remote(server, letters, found), found
+    return played.remote, found
 
 
 @pytest.fixture
@@ -168,7 +166,7 @@ def test_a_client_is_counted_once(tmp_path: Path) -> None:
     mechanism = SecureCount()
     remote, found = joined(tmp_path, method(mechanism))
     heat.ask(remote, mechanism)
-    before = [n.node.store.folder / "heat-counted" for n in found.values()]
+    before = [n.node.folder / f"run-{1:016x}" / "heat-counted" for n in found.values()]
     assert all(path.read_text() == "1" for path in before)
     with pytest.raises(NoUsableClient, match="0 clients are left"):
         heat.ask(remote, mechanism, number=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -74,6 +75,28 @@ def test_its_budget_ends_with_the_first_client_that_has_none_left() -> None:
     assert 3.9 < result.privacy["epsilon"] <= 4.0
     twice = Spend.gaussian("", (part.noise or 0.0) / 2, times=2)
     assert math.isclose(epsilon([twice], 1e-5), result.privacy["epsilon"])
+
+
+def test_a_budget_goes_on_where_the_run_before_left_it() -> None:
+    part = fs.LocalDP.calibrated(clip=0.3, epsilon=4.0, participations=3)
+    first = train(method(part, per_round=None), rounds=2)
+    second = train(method(part, per_round=None), rounds=9, start=first)
+    assert second.history[-1]["round"] == 1
+    assert second.privacy["epsilon"] == pytest.approx(epsilon([part.spend(3)], 1e-5))
+    assert train(method(part, per_round=None), rounds=9, start=second).history[-1]["round"] == 0
+
+
+@pytest.mark.parametrize("secret", [None, "ab" * 32])
+def test_a_run_that_goes_on_from_another_has_other_noise(secret: str | None) -> None:
+    """With the same noise the difference of two models would be that of two updates, and nothing else."""
+    loud = method(fs.LocalDP(clip=1e-9, noise=1e9, secret=secret), per_round=None)
+    first = train(loud, rounds=1)
+    second = train(loud, rounds=1, start=first)
+    start = world()[0].module.get_parameter("emb.weight").detach()
+    models = [start, *(r.params["emb.weight"] for r in (first, second))]
+    one, other = ((b - a).numpy()[:30].ravel() for a, b in itertools.pairwise(models))
+    assert one.std() > 0.1
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.45
 
 
 def test_noise_must_be_known_to_clients() -> None:

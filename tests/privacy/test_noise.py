@@ -73,6 +73,13 @@ def test_chacha_gives_the_block_of_rfc_8439() -> None:
     assert many[0].tobytes() == many[2].tobytes() != many[1].tobytes()
 
 
+def test_a_wide_row_shares_no_words_with_the_next_parameter() -> None:
+    """Eight words a block, 65,536 blocks beside a parameter's number: a dense parameter of `LocalDP` may have more."""
+    words, row, wide = Keyed(bytes(range(32))), np.zeros(1, np.int64), 8 * 2**16 + 64
+    first, second = (words.draw(words.of(parameter, row), 0, wide)[0] for parameter in (0, 1))
+    assert len(np.unique(np.concatenate([first, second]))) == 2 * wide
+
+
 def test_a_secret_makes_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = Secret.of("ab" * 16), Secret.of(b"\xac" * 32)
     drawn = [Walks(s.words(seed)).rows(0, np.arange(3), 2, 0, 1) for s in (one, other) for seed in (1, 2)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
+import numpy as np
 import pytest
 from noisy import method, train
 
@@ -31,6 +32,7 @@ REFUSED: dict[str, tuple[str, tuple[fs.Part, ...], dict[str, Any]]] = {
     "unbiased": ("weighting='clients'", (CENTRAL,), {"average": fs.OverHolders("unbiased")}),
     "sampled heat": ("divides by who came", (CENTRAL,), {"average": fs.OverSampledHolders("clients")}),
     "exact heat": ("public_heat", (CENTRAL,), {"average": HEAT}),
+    "heat as numbers": ("costs no budget here", (CENTRAL,), {"average": fs.OverHolders("clients", heat={})}),
     "momentum": ("eager=True", (CENTRAL,), {"server": fs.Add(momentum=0.9)}),
     "adam": ("eager=True", (CENTRAL,), {"server": servers.Adam()}),
     "yogi": ("eager=True", (CENTRAL,), {"server": servers.Yogi()}),
@@ -41,6 +43,15 @@ REFUSED: dict[str, tuple[str, tuple[fs.Part, ...], dict[str, Any]]] = {
     "EMA": ("eager=True", (CENTRAL,), {"server": servers.EMA(0.9)}),
     "clipped rows": ("eager=True", (fs.ClipRows(1.0), CENTRAL), {}),
     "Scaffold": ("beside the update", (fs.ControlVariates(), CENTRAL), {}),
+    "FedDyn": ("keeps account", (fs.Dynamic(), CENTRAL), {}),
+    "FedDyn behind": ("put it before", (EAGER, fs.Dynamic()), {}),
+    "FedADMM": ("keeps account", (fs.Multipliers(), CENTRAL), {"average": fs.OverHolders("clients", heat={})}),
+    "FedSplit": ("keeps account", (fs.Splitting(), CENTRAL), {"average": fs.OverHolders("clients", heat={})}),
+    "FSVRG": ("sends a gradient", (fs.AnchoredSteps(scale=False), CENTRAL), {"sampler": fs.Everyone()}),
+    "local, FedDyn": ("keeps account", (LOCAL, fs.Dynamic()), {}),
+    "local, FSVRG": ("sends a gradient", (LOCAL, fs.AnchoredSteps(scale=False)), {"sampler": fs.Everyone()}),
+    "codec before": ("must be the last part", (TopK(0.5, feedback=False), CENTRAL), {}),
+    "local, codec before": ("must be the last part", (ErrorFeedbackSign(), LOCAL), {}),
     "Scaffold, quantile": ("beside the update", (fs.ControlVariates(), QUANTILE), {}),
     "quantile, in a secure sum": ("does not go with SecureSum", (QUANTILE, fs.SecureSum(1.0)), {}),
     "FedNova": ("beside the update", (fs.NormalisedSteps(), CENTRAL), {}),
@@ -63,6 +74,9 @@ WORKS: dict[str, tuple[tuple[fs.Part, ...], dict[str, Any]]] = {
     "everyone": ((CENTRAL,), {"sampler": fs.Everyone()}),
     "proximal": ((fs.Prox(0.1), CENTRAL), {}),
     "proximal behind": ((CENTRAL, fs.Prox(0.1)), {}),
+    "heat as numbers": (
+        (fs.CentralDP(0.5, 1.0, public_heat=True),), {"average": fs.OverHolders("clients", heat={"ids": np.ones(40)})}
+    ),
     "public heat": ((fs.CentralDP(0.5, 1.0, public_heat=True),), {"average": HEAT}),
     "top k": ((CENTRAL, TopK(0.5, feedback=False)), {}),
     "random k": ((CENTRAL, RandomK(0.5, feedback=False, scale=False)), {}),

@@ -20,7 +20,7 @@ from node.test_node import SIZES, Direct, nodes, population
 from fedsub.errors import WireError
 from fedsub.method.groups import Cohort
 from fedsub.node import serve
-from fedsub.node.serve import welcome
+from fedsub.node.door import Door
 from fedsub.round import wire
 from fedsub.round.letters import Letters
 from fedsub.round.server import ServerHalf
@@ -178,6 +178,7 @@ class Waiting:
         known = population()
         self.server = ServerHalf(METHODS[name](), known, first_model(), seed=SEED)
         self.letters = Letters(self.server.schema, known.rows, 1, known.padding)
+        self.door = Door(self.server.method, self.server.params, known)
         self.weight = float(self.server.method.average.weight(known.sizes[[number]])[0])
         self.node = nodes(folder / "nodes", name)[number]
         self.node.join(self.messages[wire.WELCOME])
@@ -187,8 +188,7 @@ class Waiting:
         number, counts = self.node.number, self.node.counts
         who = Cohort.of(np.array([number]))
         if kind == wire.HELLO:
-            first = {n: self.server.params[n] for n in self.server.schema.private}
-            welcome(self.server, self.letters, first, number, Said(data), SEED)
+            self.door.welcome(self.door.read(number, data), self.letters.run, SEED, self.server.schema.reports)
         elif kind == wire.WELCOME:
             self.node.join(data)
         elif kind == wire.ROWS:

@@ -76,7 +76,7 @@ def test_the_ring_that_holds_a_sum():
         Segment("v", 1, q.bits(clients), q.most).prove(clients)
     with pytest.raises(MethodError):
         Quantiser(1.0, 2**32).bits(2**33)
-    for clip, levels in ((0.0, 9), (np.inf, 9), (np.nan, 9), (1.0, 1)):
+    for clip, levels in ((0.0, 9), (np.inf, 9), (np.nan, 9), (5e-324, 9), (1e308, 9), (1.0, 1)):
         with pytest.raises(MethodError):
             Quantiser(clip, levels)
 

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from runs import Run, Silent, random_run
 
-from fedsub.errors import MethodError, SecureSumError, WireError
+from fedsub.errors import DataError, MethodError, SecureSumError, WireError
 from fedsub.secure import Faulty, SecureClient, SecureServer, Segment, Setting, keys, masks, run_protocol, wire
 from fedsub.secure.ciphers import Modern
 from fedsub.secure.ring import zeros
@@ -167,6 +167,20 @@ def test_a_client_whose_values_do_not_fit_sends_nothing(values):
         clients[bad].receive(b"")
     stay = [c for c in run.values if c != bad]
     np.testing.assert_array_equal(summed.sums["v"], sum(run.values[c]["v"] for c in stay))
+
+
+@pytest.mark.parametrize("kind", ["i1", "<i2", "<i4", "<i8", ">i2", ">i4", ">i8", "u1", "<u4", ">u4"])
+@pytest.mark.parametrize("most", [None, 3, 100, 1000])
+def test_whole_numbers_of_any_kind_are_taken_as_what_they_are(kind, most):
+    """A narrow type holds few numbers above most, and one in the other order of bytes is read the other way round."""
+    segment = Segment("v", 3, 32, most=most)
+    taken = segment.accept(np.array([3, 0, 1], kind))
+    assert taken.dtype == np.uint32
+    np.testing.assert_array_equal(taken, [3, 0, 1])
+    ends = np.iinfo(kind)
+    for wrong in ([ends.min] if ends.min < 0 else []) + [-1] * (ends.min < 0) + [ends.max] * (most == 3):
+        with pytest.raises(DataError, match="nothing was sent"):
+            segment.accept(np.array([wrong, 0, 1], kind))
 
 
 def test_values_may_be_made_when_they_are_due():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sides import BATCH, OPTIONS, STEPS, clients, label, shop, world
-from test_split import played
+from split_trained import played
 from torch import Tensor, nn
 
 import fedsub as fs

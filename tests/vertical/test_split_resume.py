@@ -16,7 +16,7 @@ import torch
 from certificates import Authority
 from safetensors.torch import load_file
 from sides import BATCH, ROUNDS, STEPS, label, world
-from test_split import played
+from split_trained import played
 
 import fedsub as fs
 from fedsub import vertical

@@ -12,7 +12,7 @@ import pytest
 import torch
 from certificates import Authority
 from sides import OPTIONS, world
-from test_split import central, gap, played
+from split_trained import central, gap, played
 
 from fedsub import vertical
 from fedsub.round.channels import Listener, client_tls, connect, server_tls

@@ -211,6 +211,10 @@ class Method(Algorithm):
             part.check(self)
 
     @property
+    def composition(self) -> Method:
+        return self
+
+    @property
     def keeper(self) -> Part | None:
         """The part that says which parameters are clients' own, if there is one."""
         return next((part for part in self.parts if part.own), None)

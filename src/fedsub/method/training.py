@@ -15,6 +15,7 @@ from fedsub.trees import Tree
 
 if TYPE_CHECKING:
     from fedsub.data.clients import Clients
+    from fedsub.method.slots import Method
     from fedsub.objective.problem import Problem
 
 
@@ -104,6 +105,11 @@ class Algorithm:
 
     name: str
     pooled: bool
+
+    @property
+    def composition(self) -> Method | None:
+        """The slots that it is a composition of, wherever its clients are; None: it trains in a way of its own."""
+        return None
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
         """Fit it to a problem. ``params`` is the shared model; training changes it in place.

@@ -1,4 +1,4 @@
-"""Private heat over channels: a server asks, a node answers at random, and what it decided on stays in its folder.
+"""Private heat over letters: a server asks, a node answers at random, and what it decided on stays in its folder.
 
 Heat that is a secure sum is in `heat_sums`. A histogram without one is asked for here: the server is trusted with the
 rows that a node counts in, and adds the noise. A question names the mechanism by a digest, and the spaces by their
@@ -56,6 +56,11 @@ def adds_in_secret(method: Method) -> bool:
     mechanism = private_heat(method)
     hidden = isinstance(mechanism, AddedHeat) and mechanism.hidden
     return hidden or any(isinstance(part, SecureSum) for part in method.parts)
+
+
+def tells_rows(method: Method) -> bool:
+    """Whether its clients name their rows in the hello: if a server may see them anyway, and has heat to count."""
+    return private_heat(method) is None and not adds_in_secret(method)
 
 
 def question(mechanism: PrivateHeat, sizes: Mapping[str, int], number: int, client: int, run: int) -> bytes:
@@ -181,20 +186,15 @@ def _told(
 ) -> tuple[dict[int, dict[str, Array]], Crossed]:
     """What each client answered, by space; those whose answers could not be read are left out."""
     told: dict[int, dict[str, Array]] = {}
-    down = up = 0
-    for client, channel in remote.channels.items():
-        sent = question(mechanism, spaces, number, client, remote.letters.run)
-        channel.send(sent)
-        data = channel.receive()
-        down, up = down + len(sent), up + len(data or b"")
-        try:
-            if data is not None:
-                told[client] = _read(mechanism, spaces, data, number, client, remote.letters.run)
-        except WireError as err:
-            remote.refused.append(f"client {client}: {err}")
+    run, people = remote.letters.run, sorted(remote.joined)
+    found = remote.send((client, question(mechanism, spaces, number, client, run)) for client in people)
+    for client, data in zip(people, found.answers, strict=True):
+        answer = remote.read(lambda d: _read(mechanism, spaces, d, number, client, run), client, data)  # noqa: B023
+        if answer is not None:
+            told[client] = answer
     if not told:
         raise NoUsableClient("No client answered the question about heat; see that they run the same method.")
-    return told, (down, up)
+    return told, (int(found.down.sum()), int(found.up.sum()))
 
 
 def _read(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 Crossed = tuple[int, int]  # bytes down, bytes up
 ATTEMPTS = 3
-DONE = "heat-counted"  # the file that says in which run this client was counted
+DONE = "heat-counted"  # the file that says that this client was counted in the run
 
 
 def planned(
@@ -53,7 +54,7 @@ def add_up(
 ) -> tuple[Array, dict[str, Array], Crossed]:
     """(whose rows are counted, the counts by space, bytes)."""
     run, sizes = remote.letters.run, remote.server.population.sizes
-    people, summing, why = np.array(sorted(remote.channels)), Summing(remote, known), ""
+    people, summing, why = np.array(sorted(remote.joined)), Summing(remote, known), ""
     for _ in range(ATTEMPTS):
         if len(people) < 2:
             raise NoUsableClient(f"{len(people)} clients are left for the heat, and a secure sum takes two. {why}")
@@ -82,10 +83,10 @@ class HeatSum:
             raise WireError(f"A message of run {message.run} for client {message.client} came; refused.")
         if node.sums.round:
             raise WireError("A secure sum of heat came after the first round; refused.")
-        if self._counted(message.run):
+        if self._done.exists():
             raise WireError(
                 f"This client was counted in run {message.run} already, and another count beside the first could show "
-                f"whose rows are whose; refused. Begin another run; or delete {node.store.folder / DONE}, if you mean "
+                f"whose rows are whose; refused. Begin another run; or delete {self._done}, if you mean "
                 "that."
             )
         setting = told_setting(message, node.number)
@@ -99,11 +100,12 @@ class HeatSum:
         """Before shares for unmasking go out: this client is about to be counted."""
         if self.client is not None and self.client is self.node.sum:
             assert self.node.letters is not None
-            write_atomic(self.node.store.folder / DONE, str(self.node.letters.run).encode())
+            write_atomic(self._done, str(self.node.letters.run).encode())
 
-    def _counted(self, run: int) -> bool:
-        path = self.node.store.folder / DONE
-        return path.exists() and path.read_text() == str(run)
+    @property
+    def _done(self) -> Path:
+        assert self.node.store is not None
+        return self.node.store.folder / DONE
 
     def _check(self, mechanism: AddedHeat, setting: Setting) -> None:
         spaces = self.node.heat.spaces

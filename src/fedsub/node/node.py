@@ -19,6 +19,7 @@ from fedsub.method.slots import Method
 from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
 from fedsub.node.heat_sums import HeatSum
+from fedsub.node.noise import OwnNoise
 from fedsub.node.secret import SECURE, SecretSums
 from fedsub.node.share import alone
 from fedsub.node.store import Store
@@ -71,28 +72,35 @@ class Node:
         self.params = self.problem.params()
         self._tables = {name: space.name for name, space in self.problem.tables.items()}
         self.counts = {name: len(self.held[name]) for name in self.problem.spaces}
-        self.store = Store(Path(folder))
-        self.memory = ClientState.of(method.parts, self.problem, self.params)
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.store: Store | None = None  # of the run that it has joined
+        self.samples = int(own.sizes[0])
+        self.memory = self._forgotten()
         self.heat = heat.Answering(
             heat.private_heat(method), {s: own.spaces[s] for s in dict.fromkeys(self._tables.values())}, folder
         )
+        spaces = len(dict.fromkeys(self._tables.values()))
+        asked = self.heat.mechanism.spends(spaces) if self.heat.mechanism is not None else ()
+        self.noise = OwnNoise(method, folder, asked)
+        self.plays = self.noise.own(method)  # what it computes with: the method that was agreed on, with own noise
         self.half: ClientHalf | None = None
         self.letters: Letters | None = None
         self.sum: SecureClient | None = None  # the secure sum that is under way
         self.sums = SecretSums(self)
-        self.heat_sum = HeatSum(self, self.heat.mechanism, heat.weighs(method), int(own.sizes[0]))
+        self.heat_sum = HeatSum(self, self.heat.mechanism, heat.weighs(method), self.samples)
         self.identity = identity if identity is not None or isinstance(data, Clients) else Identity.find(data)
         if self.identity is not None:
             self.identity.check(number)
-        self._invited: int | None = None  # the round of the last invitation
 
     def hello(self) -> bytes:
-        """The first message: what this node runs, and the rows of tables of which it keeps values of its own."""
+        """The first message: what this node runs, how many samples it has, and rows that the server may know."""
         tensors = {
             "method": torch.tensor(method_digest(self.method)),
             "model": torch.tensor(model_digest(self.params, self._tables)),
+            "samples": torch.tensor(self.samples),
         }
-        for field in self._described().hello():
+        for field in self._described().hello(heat.tells_rows(self.method)):
             kind, _, space = field.name.partition("/")
             if kind == "rows":
                 tensors[field.name] = _bytes(encode_rows(self.held[space], self._rows[space]))
@@ -116,15 +124,29 @@ class Node:
         check_finite(message.tensors)
         seed, at = int(message.tensors["seed"]), self._alone
         check_seed("seed", seed, error=WireError)
-        trial = ClientHalf(self.problem, self.method, Plan(()), seed, reports, at)
+        trial = ClientHalf(self.problem, self.plays, Plan(()), seed, reports, at)
         batches = trial.draw(Cohort.of(np.array([self.number])), 0)
         plan, _ = inspect(self.problem, self.params, 0, batches)
         self.letters = Letters(schema, self._rows, message.run, self.problem.padding)
-        self.half = ClientHalf(self.problem, self.method, plan, seed, reports, at)
+        self.half = ClientHalf(self.problem, self.plays, plan, seed, reports, at)
         self.engine = Serial(self.problem, plan)
+        if self.store is not None:  # of another run, or as it was before the server asked anew
+            self.memory = self._forgotten()
+        self.store = Store(self.folder, message.run)
         if not self.store.rounds:
             self.memory.fill(self.method.parts, lambda name, clients: self._start(name, message, seed))
             self.store.save(self.memory, 0)
+        self.store.welcome = welcome
+
+    def _forgotten(self) -> ClientState:
+        return ClientState.of(self.method.parts, self.problem, self.params)
+
+    def rejoin(self, run: int) -> bool:
+        """Go on with a run that this node had joined before it was restarted; False: it has to say hello."""
+        known = Store(self.folder, run).welcome
+        if known is not None:
+            self.join(known)
+        return known is not None
 
     def _described(self, reports: tuple[str, ...] = ()) -> Schema:
         return Schema(self.method.parts, self.params, self._tables, reports)
@@ -161,7 +183,8 @@ class Node:
             raise WireError("This node's method adds in secret, and somebody asked it in the clear; refused.")
         if message.kind == wire.INVITE:
             wire.check(message, {}, run=self.letters.run, client=self.number)
-            self._invited = message.round
+            assert self.store is not None
+            self.store.invited = message.round
             return self.letters.ask(message, self.held)
         return self._work(data)
 
@@ -183,8 +206,9 @@ class Node:
         assert self.letters is not None
         assert self.half is not None
         down, accepted = self.letters.read_down(data, self.number, self.counts)
-        if down.round != self._invited:
-            raise WireError(f"A task of round {down.round} came, and the invitation was to {self._invited}; refused.")
+        assert self.store is not None
+        if down.round != (invited := self.store.invited):
+            raise WireError(f"A task of round {down.round} came, and the invitation was to {invited}; refused.")
         with one_thread():
             if down.probe:
                 return self.letters.write_up(self.half.ask(down), down.round, down.probe)
@@ -193,11 +217,13 @@ class Node:
     def train(self, down: Downlink, accepted: int) -> Uplink:
         """Local work from what was kept after round ``accepted``; what is kept now is on disk when it returns."""
         assert self.half is not None
+        assert self.store is not None
         if accepted >= down.round:
             raise WireError(f"A task of round {down.round} came after round {accepted} had been accepted; refused.")
         self.store.load(self.memory, accepted)
         self.store.forget(accepted)
         uplink, kept = self.half.train(self.engine, down, self.memory, self.half.draw(down.who, down.round))
+        self.noise.tell(uplink)
         if down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
             keep(self.memory, uplink, kept, self.half)
             self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it

@@ -1,45 +1,86 @@
-"""Clients behind channels of bytes: a transport that sees nothing but messages."""
+"""Clients behind a post of letters: a transport that sees nothing but messages."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
+import torch
 
 from fedsub.errors import WireError
 from fedsub.method.groups import Cohort
-from fedsub.round.channels import Channel
+from fedsub.node.post import Letter, Post
 from fedsub.round.layout import Asked
 from fedsub.round.letters import Letters
 from fedsub.round.messages import Uplink
 from fedsub.round.server import Opened, ServerHalf
 from fedsub.round.transport import Answers
 
+T = TypeVar("T")
+
 log = logging.getLogger("fedsub")
 
 
 @dataclass
+class Replies:
+    """The answer to each of some letters, and the bytes that crossed with each."""
+
+    answers: list[bytes | None]
+    down: np.ndarray
+    up: np.ndarray
+
+
+@dataclass
 class Remote:
-    """Reaches every client through its channel. One without a channel, or that does not answer as expected, is lost."""
+    """Reaches clients by post. One that has not joined, or that does not answer as expected, is lost.
+
+    ``again`` is asked when nobody of a cohort answered: whether to put the round to the same clients once more, from
+    the invitation on; without it such a round ends the run. ``accepted`` is the last round of each client that entered
+    the model.
+    """
 
     server: ServerHalf
     letters: Letters
-    channels: Mapping[int, Channel]
-    accepted: dict[int, int] = field(default_factory=dict)  # the last round of each client that entered the model
+    post: Post
+    joined: set[int]
+    accepted: torch.Tensor  # int64 [N]
     refused: list[str] = field(default_factory=list)  # messages that were not taken, and why
-    _asked: list[tuple[int, int]] = field(default_factory=list)  # bytes down and up of the invitations
+    again: Callable[[], bool] | None = None
+    _asked: Replies = field(init=False)  # the invitations
+    _gone: set[int] = field(init=False)  # the places in the cohort of those who did not answer them
+
+    def __post_init__(self) -> None:
+        none = np.zeros(0, np.int64)
+        self._asked, self._gone = Replies([], none, none), set()
+
+    def send(self, letters: Iterable[Letter]) -> Replies:
+        """Letters to clients, all at once; nothing goes to those who have not joined."""
+        down: list[int] = []
+        there: list[bool] = []
+
+        def reachable() -> Iterable[Letter]:
+            for client, data in letters:
+                there.append(client in self.joined)
+                down.append(len(data) * there[-1])
+                if there[-1]:
+                    yield client, data
+
+        came = iter(self.post.exchange(reachable()))
+        answers = [next(came) if one else None for one in there]
+        up = [len(data or b"") for data in answers]
+        return Replies(answers, np.array(down, np.int64), np.array(up, np.int64))
 
     def rows(self, number: int, cohort: Cohort) -> dict[str, Asked]:
         """Invite everybody; one that does not answer holds nothing, and is lost later."""
-        found: list[dict[str, np.ndarray] | None] = []
-        self._asked = []
-        for client, repeat in _draws(cohort):
-            sent = self.letters.invite(number, client, repeat)
-            data = self.reply(client, sent)
-            self._asked.append((len(sent) * (client in self.channels), len(data or b"")))
-            found.append(self._read(lambda d: self.letters.read_asked(d, number, client, repeat), client, data))  # noqa: B023
+        draws = _draws(cohort)
+        self._asked = self.send((client, self.letters.invite(number, client, repeat)) for client, repeat in draws)
+        found: list[dict[str, np.ndarray] | None] = [
+            self.read(lambda d: self.letters.read_asked(d, number, client, repeat), client, data)  # noqa: B023
+            for (client, repeat), data in zip(draws, self._asked.answers, strict=True)
+        ]
         spaces = self.letters.schema.spaces
         nothing = np.zeros(0, np.int64)
         rows = {s: [nothing if one is None else one[s] for one in found] for s in spaces}
@@ -56,6 +97,15 @@ class Remote:
 
     def exchange(self, opened: Opened) -> Answers:
         answers, down, up = self._exchange(opened)
+        while not any(answers) and self.again is not None:
+            if not self.again():
+                note = f"round {opened.number} was left out: none of {len(opened.cohort)} clients answered"
+                nobody = opened.cohort.take(np.zeros(0, np.int64))
+                return Answers(None, nobody, np.zeros(0, np.int64), np.zeros(0, bool), {}, down, up, notes=(note,))
+            rows = self.rows(opened.number, opened.cohort)
+            opened = self.server.open(opened.number, opened.cohort, rows, opened.probe)
+            answers, more_down, more_up = self._exchange(opened)
+            down, up = down + more_down, up + more_up
         came = np.array([k for k, one in enumerate(answers) if one is not None], np.int64)
         some = self.server.narrow(opened, came) if len(came) < len(answers) else opened
         sums = self.server.sums(some.layout)
@@ -70,49 +120,50 @@ class Remote:
         return Answers(sums, some.cohort, came, refused, seen, down, up)
 
     def accept(self, number: int, answers: Answers) -> None:
-        firsts = answers.who.clients[~answers.refused & (answers.who.repeats == 0)]
-        self.accepted |= dict.fromkeys(firsts.tolist(), number)
+        if answers.sums is not None:
+            firsts = answers.who.clients[~answers.refused & (answers.who.repeats == 0)]
+            self.accepted[torch.from_numpy(firsts.astype(np.int64))] = number
 
     def _exchange(self, opened: Opened) -> tuple[list[Uplink | None], np.ndarray, np.ndarray]:
-        """(every client's answer, bytes down, bytes up); one client after the other."""
-        down, up = (np.array(side, np.int64) for side in zip(*self._asked, strict=True))
+        """(every client's answer, bytes down, bytes up); all are sent their task before any answer is waited for."""
+        draws, gone = _draws(opened.cohort), self._gone
+        places = [k for k in range(len(draws)) if k not in gone]
         weights = self.server.method.average.weight(self.server.population.sizes[opened.cohort.clients])
-        answers: list[Uplink | None] = []
-        for k, (client, _) in enumerate(_draws(opened.cohort)):
-            if k in self._gone:
-                answers.append(None)
-                continue
-            sent = self.letters.write_down(opened.downlink(slice(k, k + 1)), self.accepted.get(client, 0))
-            data = self.reply(client, sent)
-            down[k] += len(sent)
-            up[k] += len(data or b"")
+
+        def tasks() -> Iterable[Letter]:
+            for k in places:
+                client = draws[k][0]
+                down = opened.downlink(slice(k, k + 1))
+                yield client, self.letters.write_down(down, int(self.accepted[client]))
+
+        found = self.send(tasks())
+        down, up = self._asked.down.copy(), self._asked.up.copy()
+        down[places] += found.down
+        up[places] += found.up
+        answers: list[Uplink | None] = [None] * len(draws)
+        for k, data in zip(places, found.answers, strict=True):
             counts = {space: int(rows.counts[k]) for space, rows in opened.layout.items()}
             who, weight = opened.cohort.take(np.array([k])), float(weights[k])
-            answers.append(
-                self._read(
-                    lambda d: self.letters.read_up(d, opened.number, who, counts, opened.probe, weight),  # noqa: B023
-                    client,
-                    data,
-                )
+            answers[k] = self.read(
+                lambda d: self.letters.read_up(d, opened.number, who, counts, opened.probe, weight),  # noqa: B023
+                draws[k][0],
+                data,
             )
         return answers, down, up
 
-    def reply(self, client: int, data: bytes) -> bytes | None:
-        if client not in self.channels:
-            return None
-        self.channels[client].send(data)
-        return self.channels[client].receive()
-
-    def _read(self, read, client: int, data: bytes | None):
+    def read(self, read: Callable[[bytes], T], client: int, data: bytes | None) -> T | None:
         """A message as it should be, or None: what is wrong with it is noted, and its client is lost."""
         if data is None:
             return None
         try:
             return read(data)
         except WireError as err:
-            self.refused.append(f"client {client}: {err}")
-            log.warning("left out a message of client %s: %s", client, err)
+            self.refuse(client, err)
             return None
+
+    def refuse(self, client: int, why: Exception) -> None:
+        self.refused.append(f"client {client}: {why}")
+        log.warning("left out a message of client %s: %s", client, why)
 
 
 def _draws(cohort: Cohort) -> list[tuple[int, int]]:

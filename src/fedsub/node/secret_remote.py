@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedsub.errors import MethodError, WireError
+from fedsub.errors import MethodError
 from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.parts import SecureSum
@@ -65,8 +65,7 @@ class SecretRemote(Opening):
         counted, cohort = self._counted, opened.cohort
         assert counted is not None
         ready, refusing = [], []
-        for client in counted.clients.tolist():
-            answer = self._trained(opened, counted, client)
+        for client, answer in self._trained(opened, counted).items():
             if answer is not None:
                 (refusing if answer == wire.REFUSED else ready).append(client)
 
@@ -98,23 +97,24 @@ class SecretRemote(Opening):
         if answers.sums is not None:
             self.remote.accept(number, answers)
 
-    def _trained(self, opened: Opened, counted: Counted, client: int) -> int | None:
-        """Send the union; the flags of the answer, None if there is none."""
-        letters, accepted = self.remote.letters, self.remote.accepted.get(client, 0)
-        down = replace(opened.downlink(slice(0, 1)), who=Cohort.of(np.array([client])))
-        tensors = {
-            "down": as_tensor(letters.write_down(down, accepted)),
-            "heaviest": torch.tensor(self.ranges.heaviest),
-        }
-        tensors["heaviest"] = tensors["heaviest"].double()
+    def _trained(self, opened: Opened, counted: Counted) -> dict[int, int | None]:
+        """Send everybody the union; the flags of each answer, None if there is none."""
+        letters = self.remote.letters
+        tensors = {"heaviest": torch.tensor(self.ranges.heaviest).double()}
         for space, union in counted.unions.items():
             tensors[f"rows/{space}"] = as_tensor(encode_rows(union, self.server.population.rows[space]))
-        data = self.summing.reply(client, self.summing.write(wire.UNION, opened.number, client, tensors))
-        try:
-            message = wire.read(data) if data is not None else None
-            if message is not None:
-                wire.check(message, {}, run=self.run, round=opened.number, client=client)
-        except WireError as err:
-            self.remote.refused.append(f"client {client}: {err}")
-            return None
-        return None if message is None else message.flags
+        sent = {}
+        for client in counted.clients.tolist():
+            down = replace(opened.downlink(slice(0, 1)), who=Cohort.of(np.array([client])))
+            written = letters.write_down(down, int(self.remote.accepted[client]))
+            told = {"down": as_tensor(written), **tensors}
+            sent[client] = self.summing.write(wire.UNION, opened.number, client, told)
+        return {
+            client: self.remote.read(lambda d: self._flags(d, opened.number, client), client, data)  # noqa: B023
+            for client, data in self.summing.replies(sent).items()
+        }
+
+    def _flags(self, data: bytes, number: int, client: int) -> int:
+        message = wire.read(data)
+        wire.check(message, {}, run=self.run, round=number, client=client)
+        return message.flags

@@ -14,6 +14,8 @@ from fedsub.data.store import fingerprint
 from fedsub.errors import DataError
 from fedsub.secure.identities import REGISTRY, register
 
+OUTLINE = "outline"
+
 
 def only(clients: Clients, number: int) -> Clients:
     """The data of one client, with the whole vocabulary: S(i) keeps its global rows."""
@@ -38,16 +40,32 @@ def only(clients: Clients, number: int) -> Clients:
     return replace(own, fingerprint=fingerprint(own), source=clients.source)
 
 
+def outline(clients: Clients) -> Clients:
+    """The same clients and the same vocabulary without any sample: what a server without data knows of them."""
+    columns = {}
+    for name, column in clients.columns.items():
+        starts = None if column.starts is None else np.zeros(1, np.int64)
+        columns[name] = replace(column, values=column.values[:0], starts=starts)
+    nobody = np.zeros(len(clients) + 1, np.int64)
+    spaces = {
+        name: replace(space, row_offsets=nobody, rows=np.asarray(space.rows)[:0])
+        for name, space in clients.spaces.items()
+    }
+    bare = Clients(np.array(clients.client_ids), nobody, columns, spaces, clients.label, reading=clients.reading)
+    return replace(bare, fingerprint=fingerprint(bare), source=clients.source)
+
+
 def hand_out(
     clients: Clients, folder: str | os.PathLike[str], numbers: Sequence[int] | None = None, *, identities: bool = False
 ) -> dict[int, Path]:
-    """Write clients to a directory each (`Clients.save`); returns where, by number.
+    """Write clients to a directory each (`Clients.save`), and their `outline`; returns where each is, by number.
 
     ``identities``: register new signing keys for them. Each directory gets the client's own secret key and the public
     ones of all (`fedsub.secure.Identity`), the folder the public ones for the server.
     """
     numbers = range(len(clients)) if numbers is None else numbers
     registered = register(numbers) if identities else {}
+    outline(clients).save(Path(folder) / OUTLINE)
     out = {}
     for number in numbers:
         out[number] = Path(folder) / f"client-{number:06d}"

@@ -1,4 +1,4 @@
-"""What a client keeps between rounds, on its own disk.
+"""What a client keeps between rounds, on its own disk, apart for every run.
 
 A file for every round whose answer may or may not have entered the model: the server says with each task which of them
 did (``accepted``), the client goes on from that one and forgets older ones. A file appears whole or not at all.
@@ -18,15 +18,35 @@ from fedsub.disk.tensorfile import Source, TensorFile
 from fedsub.errors import CheckpointError
 from fedsub.round.memory import ClientState
 
+_WELCOME, _INVITED = "welcome", "invited"
 _FILE = re.compile(r"state-(\d+)\.safetensors")
 
 
 class Store:
-    """The files of one client's memory in one run."""
+    """The files of one client's memory in one run, and what the server said when the client joined it."""
 
-    def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder)
+    def __init__(self, folder: str | os.PathLike[str], run: int):
+        self.folder = Path(folder) / f"run-{run:016x}"
         self.folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def welcome(self) -> bytes | None:
+        path = self.folder / _WELCOME
+        return path.read_bytes() if path.exists() else None
+
+    @welcome.setter
+    def welcome(self, data: bytes) -> None:
+        write_atomic(self.folder / _WELCOME, data)
+
+    @property
+    def invited(self) -> int | None:
+        """The round of the last invitation; without the disk's promise: one that is lost is given again."""
+        path = self.folder / _INVITED
+        return int(path.read_text() or 0) if path.exists() else None
+
+    @invited.setter
+    def invited(self, round: int) -> None:
+        (self.folder / _INVITED).write_text(str(round))
 
     @property
     def rounds(self) -> list[int]:

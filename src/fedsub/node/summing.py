@@ -15,7 +15,7 @@ from fedsub.secure import Registry, SecureServer, Setting
 
 
 class Summing:
-    """Sums over the channels of some clients; counts the bytes that cross. With ``known`` all of them sign."""
+    """Sums over letters of some clients; counts the bytes that cross. With ``known`` all of them sign."""
 
     def __init__(self, remote: Remote, known: Registry | None = None):
         self.remote, self.known, self.run = remote, known, remote.letters.run
@@ -28,34 +28,36 @@ class Summing:
         down = {c: self.write(kind, setting.round, c, told) for c in setting.participants}
         left: tuple[int, ...] = ()
         while server.summed is None:
-            left = tuple(client for client, data in down.items() if self._passed(server, client, data))
+            replies = self.replies(down)
+            left = tuple(client for client in down if self._took(server, client, replies[client]))
             try:
                 down = server.advance()
             except SecureSumError as err:
                 return Added(None, left, none, none, str(err))
         return Added(server.summed.sums, server.summed.clients, none, none)
 
-    def _passed(self, server: SecureServer, client: int, data: bytes) -> bool:
-        """Whether a client answered what it was sent, and the sum took the answer."""
-        answer = self.reply(client, data)
+    def _took(self, server: SecureServer, client: int, answer: bytes | None) -> bool:
+        """Whether a client answered, and the sum took the answer."""
         if answer is None:
             return False
         try:
             server.receive(answer)
         except FedsubError as err:
-            self.remote.refused.append(f"client {client}: {err}")
+            self.remote.refuse(client, err)
             return False
         return True
 
     def write(self, kind: int, number: int, client: int, tensors: Mapping[str, torch.Tensor]) -> bytes:
         return wire.write(wire.Envelope(kind, number, client, run=self.run, tensors=dict(tensors)))
 
-    def reply(self, client: int, data: bytes) -> bytes | None:
-        answer = self.remote.reply(client, data)
-        crossed = self.bytes.setdefault(client, [0, 0])
-        crossed[0] += len(data) * (client in self.remote.channels)
-        crossed[1] += len(answer or b"")
-        return answer
+    def replies(self, letters: Mapping[int, bytes]) -> dict[int, bytes | None]:
+        """What each client answers to its letter; all are sent before any answer is waited for."""
+        found = self.remote.send(letters.items())
+        for client, down, up in zip(letters, found.down.tolist(), found.up.tolist(), strict=True):
+            crossed = self.bytes.setdefault(client, [0, 0])
+            crossed[0] += down
+            crossed[1] += up
+        return dict(zip(letters, found.answers, strict=True))
 
 
 def told_setting(message: wire.Envelope, number: int) -> Setting:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from fedsub.data.heat import row_heat, weighted_heat
+from fedsub.disk.files import write_atomic
 from fedsub.disk.reading import parse_json
 from fedsub.errors import DataError
 from fedsub.objective.problem import Problem
@@ -80,9 +81,20 @@ class Population:
             )
         return self.asked(mechanism, space, weighted)
 
-    def save(self, path: str | os.PathLike[str], *, heat: bool = True) -> None:
-        """Write it to a safetensors file, for a server that has no data; without ``heat`` if it will ask for that."""
+    def save(
+        self, path: str | os.PathLike[str], *, heat: bool = True, asked: tuple[PrivateHeat, bool] | None = None
+    ) -> None:
+        """Write it to a safetensors file, for a server that has no data; without ``heat`` if it will ask for that.
+
+        ``asked``: the mechanism by which it has asked, and whether by weight; what came of it is written too.
+        """
         arrays = {"sizes": self.sizes}
+        about = {"fedsub": "population 1"}
+        for space in dict.fromkeys(self.tables.values()) if asked is not None else ():
+            assert asked is not None
+            found = self.private_heat(asked[0], space, asked[1])
+            arrays |= {f"asked/{space}": found.heat, f"deviation/{space}": found.deviation}
+            about[f"asked/{space}"] = json.dumps({"whole": found.whole, "laplace": found.laplace})
         for space in self.rows if heat else ():
             arrays |= {f"heat/{space}": self.heat(space), f"weighted/{space}": self.weighted_heat(space)}
         names: dict[str, object] = {
@@ -91,7 +103,7 @@ class Population:
             "padding": sorted(self.padding),
         }
         names |= {"double": sorted(self.double), "rows": dict(self.rows)}
-        save_file(arrays, Path(path), metadata={"fedsub": "population 1", "names": json.dumps(names)})
+        write_atomic(Path(path), save(arrays, metadata={**about, "names": json.dumps(names)}))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Population:
@@ -114,7 +126,16 @@ class Population:
                     )
                 return arrays[f"weighted/{space}" if weighted else f"heat/{space}"]
 
+            told = {space: parse_json(about[f"asked/{space}"]) for space in spaces if f"asked/{space}" in about}
+
+            def asked(mechanism: PrivateHeat, space: str, weighted: bool) -> Estimate:
+                one = told[space]
+                return Estimate(arrays[f"asked/{space}"], arrays[f"deviation/{space}"], one["whole"], one["laplace"])
+
             padding, double = frozenset(names["padding"]), frozenset(names["double"])
-            return cls(arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted, padding, double)
+            return cls(
+                arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted, padding, double,
+                asked if told else None,
+            )  # fmt: skip
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as err:
             raise DataError(f"{path} is no population as Population.save writes it ({err}); write it again.") from err

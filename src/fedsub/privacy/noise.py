@@ -19,7 +19,7 @@ import hmac
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -73,7 +73,9 @@ class Keyed:
         each = -(-count // 8)
         place = np.empty((4, len(rows), each), np.uint32)
         place[:3] = rows.T[:, :, None]
-        place[0] |= np.arange(each, dtype=np.uint32)
+        block = np.arange(each, dtype=np.uint32)
+        place[0] |= block & 0xFFFF  # beside the parameter's 16 bits; what is more, above the row's upper 16
+        place[2] |= block >> 16 << 16
         place[3] = np.broadcast_to(np.asarray(node), len(rows)).astype(np.uint32)[:, None]
         return blocks(self.key, place.reshape(4, -1)).reshape(len(rows), -1)[:, :count]
 
@@ -82,6 +84,7 @@ class Keyed:
 class Secret:
     """A key that only the server has; what is kept of it in configurations is a fingerprint."""
 
+    own: ClassVar[bool] = False  # whether noise follows from what is noised, too
     fingerprint: str
     key: bytes = field(repr=False, compare=False)
 
@@ -107,13 +110,20 @@ class Secret:
             )
         return cls(_derive(raw, b"fingerprint").hex()[:16], raw)
 
-    def words(self, seed: int) -> Keyed:
-        """Noise of the run with this seed."""
-        return Keyed(_derive(self.key, b"noise %d" % seed))
+    def words(self, seed: int, told: bytes = b"") -> Keyed:
+        """Noise of the run with this seed; ``told`` names what is noised, where noise is to depend on it."""
+        return Keyed(_derive(self.key, b"noise %d" % seed + told))
 
     def cohorts(self, seed: int) -> int:
         """The seed by which clients are drawn: who takes part must not be known either."""
         return int.from_bytes(_derive(self.key, b"cohorts %d" % seed)[:8], "big") >> 1
+
+
+@dataclass(frozen=True)
+class OwnSecret(Secret):
+    """A key of one client alone, whose noise depends on what it is added to."""
+
+    own: ClassVar[bool] = True
 
 
 def _derive(key: bytes, purpose: bytes) -> bytes:

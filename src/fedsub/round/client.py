@@ -41,6 +41,7 @@ class ClientHalf:
     seed: int = 0
     reports: tuple[str, ...] = ()  # what the sampler wants to hear of every client, in the clear
     places: Places = lambda numbers: numbers
+    start: tuple[int, ...] = ()  # names what a run began with, where parts must not draw what that one drew
     _modules: dict[torch.device, Filled] = field(default_factory=dict, init=False, repr=False)
 
     def draw(self, who: Cohort, round: int, *, one_batch: bool = False) -> Batches:
@@ -139,7 +140,7 @@ class ClientHalf:
         supplied: Tree = {}
         if method.parts:  # nobody else asks
             work.steps = torch.from_numpy(batches.steps.astype(np.float32)).to(device)
-            work.words = who.words(self.seed, rng.PART, down.round)
+            work.words = who.words(self.seed, rng.PART, down.round, *self.start)
             at = self.places(who.clients)
             work.frequency = lambda: self._frequency(at, model)
             for part in method.parts:

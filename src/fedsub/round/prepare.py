@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from fedsub.round.client import ClientHalf
 from fedsub.round.engines.base import Engine, Plan
 from fedsub.round.engines.setup import choose
 from fedsub.round.here import Here
+from fedsub.round.kept import OfServer
 from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
 from fedsub.round.predict import PersonalModel
 from fedsub.round.private import EPSILON
-from fedsub.round.remembered import Remembered
 from fedsub.round.secure import Secure
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
@@ -60,10 +61,16 @@ class Trainer(Trains):
         secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
         self.secure = Secure(self.here, self.server, secure) if secure is not None else None
         self.transport: Transport = self.secure or self.here
-        self.state = _Both(self.server, self.here)
+        self.state = OfServer(self.server, self.here)
 
     def settle_engine(self, before: str, tell: Callable[[str], None]) -> None:
         self.engine.recall(before, tell)
+
+    def went_before(self, start: int) -> None:
+        """Training begins with a model (``start`` names it): the noise that clients drew for that one must not come
+        again, though the seed be the same."""
+        if self.server.private is not None and self.server.noised is None:
+            self.here.half = replace(self.here.half, start=(start,))
 
     def round(self, number: int) -> RoundReport:
         return play(self.server, self.transport, number)
@@ -84,27 +91,6 @@ class Trainer(Trains):
 
     def spent(self) -> dict[str, Any]:
         return {} if self.server.private is None else self.server.private.describe()
-
-
-class _Both(Remembered):
-    """What both halves remember, for a checkpoint of the simulation."""
-
-    def __init__(self, server: ServerHalf, here: Here):
-        self._server, self._here = server, here
-        tables = {name: value for name, (value, _) in server.tables().items()}
-        moved = dict(server.moved) | {name: server.moved[table] for name, (_, table) in server.tables().items()}
-        tables |= {f"client/{name}": value for name, value in here.memory.tensors.items()}
-        moved |= {f"client/{name}": one for name, one in here.memory.moved.items()}
-        whole = server.noised is not None and server.noised.part.whole
-        super().__init__(server.small(), tables, moved, all_rows=server.rule.whole_tables or whole)
-
-    @property
-    def tracking(self) -> bool:
-        return self._server.tracking
-
-    @tracking.setter
-    def tracking(self, on: bool) -> None:
-        self._server.tracking = self._here.tracking = on
 
 
 def _check_own(method: Method, problem: Problem) -> None:

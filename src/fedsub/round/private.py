@@ -90,11 +90,15 @@ class OfClients(Spending):
     def __init__(self, part: LocalDP, before: tuple[Spend, ...], clients: int):
         super().__init__(part, before)
         self.took = torch.zeros(clients, dtype=torch.int32)
-        self.most = self.budget.times(part.spend(1), before)
-        if not self.most:
+        if not self.budget.admits((*before, part.spend(1))):
             raise MethodError(
                 f"epsilon={self.budget.epsilon:g} does not admit a single round{self.told_before}; raise it, or noise."
             )
+
+    @cached_property
+    def most(self) -> int:
+        """How often a client may take part; asked for when all that was spent before is known."""
+        return self.budget.times(self.part.spend(1), self.before)
 
     def played(self, cohort: Cohort) -> None:
         self.took.index_add_(0, torch.from_numpy(cohort.clients), torch.ones(len(cohort), dtype=torch.int32))

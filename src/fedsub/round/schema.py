@@ -81,11 +81,14 @@ class Schema:
                 fields += [f for name in part.payloads for f in self.tree(f"{part.key}.{name}", self.shared)]
         return [*fields, *[Field(f"sum/{name}", torch.float64, ()) for name in self.sums], *clear]
 
-    def hello(self) -> list[Field]:
-        """From a client, once: what it runs, and which rows it holds of tables that stay with it."""
-        digests = [Field(name, torch.int64, ()) for name in ("method", "model")]
-        spaces = dict.fromkeys(self.tables[name] for name in self.private if name in self.tables)
-        return [*digests, *[Field(f"rows/{space}", torch.uint8, (-1,)) for space in spaces]]
+    def hello(self, counted: bool) -> list[Field]:
+        """From a client, once: what it runs, its number of samples, and which rows it holds of some spaces.
+
+        Those of tables that stay with it; of all tables if their heat is ``counted`` from what clients say.
+        """
+        said = [Field(name, torch.int64, ()) for name in ("method", "model", "samples")]
+        tables = self.tables if counted else [name for name in self.private if name in self.tables]
+        return [*said, *[Field(f"rows/{s}", torch.uint8, (-1,)) for s in dict.fromkeys(self.tables[t] for t in tables)]]
 
     def welcome(self) -> list[Field]:
         """To a client, once: the seed, what is reported, and from what private parameters get their first values."""

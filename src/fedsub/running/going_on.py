@@ -16,7 +16,6 @@ from fedsub.disk.files import JsonLines
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, StoreError
 from fedsub.method.servers import TailMean
-from fedsub.method.slots import Method
 from fedsub.method.training import OF_CLIENTS, Algorithm
 from fedsub.objective.code import changed
 
@@ -70,7 +69,7 @@ def compare_with(there: RunDir, config: Mapping[str, Any], method: Algorithm, *,
 
 def _tail(method: Algorithm, before: int, rounds: int) -> str:
     """What becomes of a mean of the last iterates that has begun already."""
-    server = method.server if isinstance(method, Method) else None
+    server = method.composition.server if method.composition is not None else None
     if not isinstance(server, TailMean):
         return ""
     old, new = (replace(server, rounds=n).begins() for n in (before, rounds))
@@ -81,9 +80,10 @@ def _tail(method: Algorithm, before: int, rounds: int) -> str:
 
 def check_schedule(method: Algorithm, before: int, rounds: int, where: str) -> None:
     """Refuse rounds in which a schedule leaves nothing to learn with, such as those after the end of a cosine."""
-    if isinstance(method, Method) and not any(method.local.rate(r) for r in range(before + 1, rounds + 1)):
+    local = method.composition.local if method.composition is not None else None
+    if local is not None and not any(local.rate(r) for r in range(before + 1, rounds + 1)):
         raise ConfigError(
-            f"{where} has learned with {method.local}, whose rate is 0 from round {before + 1} on: further rounds "
+            f"{where} has learned with {local}, whose rate is 0 from round {before + 1} on: further rounds "
             "would change nothing. Begin a new run from this one with a schedule of its own: start=… (--start)."
         )
 

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from fedsub.disk.files import digest, write_atomic, writing
 from fedsub.disk.seal import read_sealed, write_sealed
 from fedsub.disk.tensorfile import Source, TensorFile, savable
-from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm
 from fedsub.objective.problem import Problem
 from fedsub.objective.recipe import fits, shape_of
@@ -56,7 +55,7 @@ def begin(folder: Path, problem: Problem, method: Algorithm, model: Evaluated) -
         "data": shape_of(problem.clients),
         "vocabulary": _write_vocabularies(folder / VOCABULARY, problem),
         "personal": None,
-        "owes": isinstance(method, Method) and bool(method.server.lazy),
+        "owes": (played := method.composition) is not None and bool(played.server.lazy),
     }
     if isinstance(model, PersonalModel):
         tables = {name: problem.tables[name].name for name in names if name in problem.tables}

@@ -11,11 +11,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
@@ -31,7 +29,7 @@ from fedsub.running import keep
 from fedsub.running.load import Trained, load
 from fedsub.running.personal import PersonalParams
 from fedsub.running.result import Result
-from fedsub.trees import Tree
+from fedsub.trees import Tree, digest_of
 
 PRIVACY = "privacy.json"  # of a run: what was spent up to the newest checkpoint; later rounds are played again alike
 CARRIED = ("server/", "part/")  # what a checkpoint names the server's own
@@ -94,12 +92,8 @@ class WarmStart:
     @cached_property
     def digest(self) -> str:
         """Of all that is taken over."""
-        digest = blake2b(digest_size=16)
         carried = {} if self.state is None else {**self.state.tensors, **self.state.tables}
-        for name, value in sorted({**self.values, **carried}.items()):
-            digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return digest_of({**self.values, **carried}, 16).hex()
 
     def fill(self, params: Tree, problem: Problem) -> dict[str, int]:
         """Put the values into ``params`` in place; returns the rows of each table that were taken over."""
@@ -147,6 +141,7 @@ class WarmStart:
         if private is None:
             return []
         private.after(self.spends)
+        trainer.went_before(int(self.digest[:14], 16))
         if self.spends:
             return [f"{self.source} has spent epsilon={private.budget.spent(self.spends):.4g}, which counts here too"]
         return [f"what {self.source} tells of clients is not in epsilon: its training was not private"]

@@ -19,6 +19,7 @@ from fedsub import rng
 from fedsub.errors import DataError, MethodError
 from fedsub.secure.ring import TYPES, Array
 
+SMALLEST, LARGEST = 1e-280, 1e280  # of a clip: levels per unit and unit per level stay finite
 _PIECE = 1 << 14  # values at a time, which stay in the processor's cache
 
 
@@ -34,6 +35,11 @@ class Quantiser:
             raise MethodError(f"clip must be a finite number above 0, got {self.clip}.")
         if not 2 <= self.levels <= 2**32:
             raise MethodError(f"levels must be from 2 to 2^32, got {self.levels}.")
+        if not SMALLEST <= self.clip <= LARGEST:
+            raise MethodError(
+                f"clip must be from {SMALLEST:g} to {LARGEST:g}, where steps between levels and sums of values are "
+                f"numbers; got {self.clip:g}. Scale the values first."
+            )
 
     @property
     def step(self) -> float:

@@ -68,11 +68,9 @@ class Segment:
         if values.dtype.kind not in "iu":
             raise DataError(f"Segment {self.name!r} takes integers, got {values.dtype}; quantise them first.")
         most = 2**self.bits - 1 if self.most is None else self.most
-        signed = values.dtype.kind == "i"
-        if int((values.view(f"u{values.itemsize}") if signed else values).max()) > most:  # below 0 is far above, too
-            if signed and (least := int(values.min())) < 0:
-                raise DataError(f"Segment {self.name!r}: a value of {least} is below 0; nothing was sent.")
-            top = int(values.max())
+        if (least := int(values.min())) < 0:
+            raise DataError(f"Segment {self.name!r}: a value of {least} is below 0; nothing was sent.")
+        if (top := int(values.max())) > most:
             raise DataError(
                 f"Segment {self.name!r}: a value of {top} is above {most}, the most that a client may give: the sum "
                 "could overflow, so nothing was sent. Clip the values, or plan the round with a larger most."

@@ -18,6 +18,7 @@ from fedsub.method.servers.add import Add
 from fedsub.method.slots import Method
 from fedsub.privacy.accounting import calibrate
 from fedsub.privacy.adaptive import next_clip, noise_of_values, usual_bit_noise
+from fedsub.privacy.heat import PrivateHeat
 from fedsub.privacy.spending import Spend
 from fedsub.trees import Tree
 
@@ -171,11 +172,18 @@ class CentralDP(BoundedUpdate):
                 f"With weighting={average.weighting!r} a client counts as many times as it has samples, far beyond "
                 "clip; CentralDP needs weighting='clients'."
             )
-        if isinstance(average, OverHolders) and average.heat is None and not self.public_heat:
+        if self.public_heat or not isinstance(average, OverHolders) or isinstance(average.heat, PrivateHeat):
+            return
+        if average.heat is not None:
             raise MethodError(
-                "The coefficients N/n_m from exact heat tell how many clients hold each row, which no noise covers. "
-                "Give OverHolders a private estimate (heat=…), or say public_heat=True if heat is no secret."
+                "Heat given as numbers says nothing of where it is from, costs no budget here, and is counted exactly "
+                "in spaces that it does not name. Give OverHolders a private estimate (heat=…), or say "
+                "public_heat=True if it is no secret, or was paid for elsewhere."
             )
+        raise MethodError(
+            "The coefficients N/n_m from exact heat tell how many clients hold each row, which no noise covers. "
+            "Give OverHolders a private estimate (heat=…), or say public_heat=True if heat is no secret."
+        )
 
     def _check_after(self, other: Part) -> None:
         if changes_what_is_sent(other):

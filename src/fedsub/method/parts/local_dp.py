@@ -17,7 +17,7 @@ from fedsub.method.parts.personal import Personal
 from fedsub.privacy.accounting import calibrate
 from fedsub.privacy.noise import normal
 from fedsub.privacy.spending import Spend
-from fedsub.trees import Tree
+from fedsub.trees import Tree, digest_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class LocalDP(BoundedUpdate):
 
     The rows a client asks for are not hidden by this: the server sees them, and they tell what it holds.
 
-    Noise comes from the seed of the run, which is for simulation; clients with a ``secret`` draw it from that.
+    Noise comes from the seed of the run, or from one ``secret``, which is for simulation. A `Node` draws it from a
+    secret of its own, whatever is said here, and keeps its budget itself.
     """
 
     @property
@@ -70,11 +71,12 @@ class LocalDP(BoundedUpdate):
         super().finish(message, params, work)
         update = message.trees["update"]
         assert self.noise is not None
+        told = digest_of(update) if self.secret is not None and self.secret.own else b""
         for place, (name, value) in enumerate(update.items() if self.noise else ()):
-            drawn = torch.from_numpy(self._draw(place, name, value, work)).reshape(value.shape)
+            drawn = torch.from_numpy(self._draw(place, name, value, work, told)).reshape(value.shape)
             update[name] = value + drawn.to(value).mul_(self.noise * self.clip)
 
-    def _draw(self, place: int, name: str, value: torch.Tensor, work: Work) -> np.ndarray:
+    def _draw(self, place: int, name: str, value: torch.Tensor, work: Work, told: bytes) -> np.ndarray:
         """Standard normal numbers for every entry, row by row; 0 for rows of padding, which never train."""
         group, words = work.group, work.words
         assert words is not None
@@ -92,7 +94,7 @@ class LocalDP(BoundedUpdate):
         else:
             drawn = np.empty((rows, width))
             for word, begin, count in zip(words.tolist(), starts.tolist(), counts.tolist(), strict=True):
-                source = self.secret.words(word)
+                source = self.secret.words(word, told)
                 own = source.draw(source.of(place, np.arange(count)), 0, width + width % 2)
                 drawn[begin : begin + count] = normal(own, width)
         if name in work.padding:

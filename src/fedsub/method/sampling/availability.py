@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from fedsub import rng
 from fedsub.checks import check_share, check_whole
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
+from fedsub.method.sampling.around import Around, BoundAround
 from fedsub.method.sampling.base import BoundSampler, Sampler
 from fedsub.method.slots import Probe
 
@@ -85,7 +86,7 @@ class Daily:
 
 
 @dataclass(frozen=True)
-class Available(Sampler):
+class Available(Around):
     """Any sampler, drawing only from the clients that can be reached in the round.
 
     Where they are fewer than the sampler needs (``clients_per_round`` of a draw without replacement), all of
@@ -97,44 +98,23 @@ class Available(Sampler):
     availability: Availability
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampler, Sampler):
-            raise MethodError(
-                f"sampler of Available must be an object like Uniform(50), a Sampler, got {self.sampler!r}."
-            )
+        super().__post_init__()
         if isinstance(self.availability, type) or not isinstance(self.availability, Availability):
             raise MethodError(
                 f"availability of Available must be an object like Random(0.8), got {self.availability!r}."
             )
 
-    @property
-    def clients_per_round(self) -> int:
-        """As of the sampler; `Everyone` has none."""
-        sampler: Any = self.sampler
-        return sampler.clients_per_round
-
-    @property
-    def may_repeat(self) -> bool:
-        return self.sampler.may_repeat
-
-    @property
-    def probes(self) -> bool:
-        return self.sampler.probes
-
-    def share(self, population: int) -> float:
-        return self.sampler.share(population)
-
     def bind(self, sizes: np.ndarray) -> BoundSampler:
         return _BoundAvailable(sizes, self)
 
 
-class _BoundAvailable(BoundSampler):
+class _BoundAvailable(BoundAround):
     may_be_empty = True
     least = 0
 
     def __init__(self, sizes: np.ndarray, how: Available) -> None:
-        super().__init__(sizes)
-        self.inner, self.availability = how.sampler.bind(sizes), how.availability
-        self.state, self.reports, self.repeats = self.inner.state, self.inner.reports, self.inner.repeats
+        super().__init__(sizes, how)
+        self.availability = how.availability
         self._mask(1, 0)  # a pattern that does not fit is refused here
 
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
@@ -142,9 +122,6 @@ class _BoundAvailable(BoundSampler):
         if len(here) < max(1, self.inner.least):
             return Cohort.of(here)
         return self.inner.select(round, seed, probe, here)
-
-    def observe(self, round: int, clients: np.ndarray, losses: np.ndarray, deviations: np.ndarray) -> None:
-        self.inner.observe(round, clients, losses, deviations)
 
     def _mask(self, round: int, seed: int) -> np.ndarray:
         mask = np.asarray(self.availability.mask(round, seed, len(self.sizes)))

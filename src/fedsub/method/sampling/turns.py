@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedsub.checks import check_whole
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
+from fedsub.method.sampling.around import Around, BoundAround
 from fedsub.method.sampling.base import BoundSampler, Sampler
 from fedsub.method.slots import Probe
 
 
 @dataclass(frozen=True)
-class InTurns(Sampler):
+class InTurns(Around):
     """Any sampler, whose cohort of its round t takes part in the rounds (t−1) R + 1 … t R, R = ``rounds``.
 
     A sampler that learns hears of the last of them alone. One that asks for losses asks in every round.
@@ -25,38 +25,19 @@ class InTurns(Sampler):
     rounds: int = 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampler, Sampler) or isinstance(self.sampler, InTurns):
-            raise MethodError(
-                f"sampler of InTurns must be an object like Uniform(50), a Sampler, got {self.sampler!r}."
-            )
+        super().__post_init__()
+        if isinstance(self.sampler, InTurns):
+            raise MethodError(f"InTurns around another InTurns keeps clients twice; give it {self.sampler.sampler!r}.")
         check_whole("rounds of InTurns", self.rounds, 1)
-
-    @property
-    def clients_per_round(self) -> int:
-        """As of the sampler; `Everyone` has none."""
-        sampler: Any = self.sampler
-        return sampler.clients_per_round
-
-    @property
-    def may_repeat(self) -> bool:
-        return self.sampler.may_repeat
-
-    @property
-    def probes(self) -> bool:
-        return self.sampler.probes
-
-    def share(self, population: int) -> float:
-        return self.sampler.share(population)
 
     def bind(self, sizes: np.ndarray) -> BoundSampler:
         return _BoundInTurns(sizes, self)
 
 
-class _BoundInTurns(BoundSampler):
+class _BoundInTurns(BoundAround):
     def __init__(self, sizes: np.ndarray, how: InTurns) -> None:
-        super().__init__(sizes)
-        self.inner, self.rounds = how.sampler.bind(sizes), how.rounds
-        self.state, self.reports, self.repeats = self.inner.state, self.inner.reports, self.inner.repeats
+        super().__init__(sizes, how)
+        self.rounds = how.rounds
         self.least, self.may_be_empty = self.inner.least, self.inner.may_be_empty
 
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
@@ -64,7 +45,7 @@ class _BoundInTurns(BoundSampler):
 
     def observe(self, round: int, clients: np.ndarray, losses: np.ndarray, deviations: np.ndarray) -> None:
         if round % self.rounds == 0:
-            self.inner.observe(self._turn(round), clients, losses, deviations)
+            super().observe(self._turn(round), clients, losses, deviations)
 
     def _turn(self, round: int) -> int:
         return (round - 1) // self.rounds + 1

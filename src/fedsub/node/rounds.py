@@ -1,0 +1,276 @@
+"""`Rounds`: a server without data plays the rounds of a method with clients that it reaches by post.
+
+Clients may come, go and come back. Whoever says hello is compared with what the server runs and welcomed, at the start
+of any round; one that runs something else is told, and counts as lost whenever it is drawn. What the server must know
+of its population is read from a file, or counted from the hellos of all before the first round (`Door.census`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fedsub.checks import check_seed
+from fedsub.data.clients import Clients
+from fedsub.errors import NoUsableClient, WireError
+from fedsub.method.parts import SecureSum
+from fedsub.method.slots import Method
+from fedsub.method.training import Trains
+from fedsub.node.door import Door, Hello
+from fedsub.node.heat import ask, private_heat, weighs
+from fedsub.node.post import Post
+from fedsub.node.remote import Remote
+from fedsub.node.secret_remote import SecretRemote
+from fedsub.objective.population import Population
+from fedsub.round.kept import OfServer
+from fedsub.round.ledger import RoundReport
+from fedsub.round.letters import Letters
+from fedsub.round.private import EPSILON
+from fedsub.round.server import ServerHalf
+from fedsub.round.transport import Transport, play
+from fedsub.secure import Registry
+from fedsub.trees import Tree
+
+log = logging.getLogger("fedsub")
+
+
+@dataclass
+class Patience:
+    """How a server waits. ``start``: seconds until all have said hello, 0: as long as it takes. ``tries``: how often a
+    cohort of which nobody answers is asked again, until the round is left out. ``pause``: seconds in between.
+    """
+
+    start: float = 600.0
+    tries: int = 3
+    pause: float = 1.0
+
+
+@dataclass
+class Seen:
+    """What the server can tell of its clients and their letters, for people who watch."""
+
+    joined: set[int] = field(default_factory=set)
+    left_out: dict[int, str] = field(default_factory=dict)  # clients that said something else than is expected, why
+    refused: list[str] = field(default_factory=list)  # messages that were not taken, and why
+    counts: dict[str, int] = field(default_factory=dict)
+    waiting: str = ""  # for whom, in a sentence
+
+    def count(self, name: str, number: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + number
+
+
+class Rounds(Trains):
+    """``params`` is the shared model, trained in place.
+
+    ``population`` is what is known of the clients. With ``names`` instead, which has their number and the names of
+    tables, it is counted when everybody has said hello. ``heat_known``: what clients said of private heat is in it, and
+    they are not asked again. ``patience``: None: who is not there is not waited for, and a round that nobody answers
+    ends the run. ``tell`` is called when something has changed.
+    """
+
+    def __init__(
+        self, method: Method, params: Tree, population: Population | None, post: Post, *,
+        names: Population | None = None, heat_known: bool = False, seed: int = 0, run: int = 1,
+        rounds: int | None = None, patience: Patience | None = None,
+        identities: Registry | str | os.PathLike[str] | None = None, tell: Callable[[Seen], None] = lambda seen: None,
+    ):  # fmt: skip
+        check_seed("seed", seed)
+        self._tried = 0
+        self.engine = SimpleNamespace(name="nodes")
+        self.method, self.params, self.post, self.seed = method, params, post, seed
+        self.rounds, self.patience, self.tell, self.seen = rounds, patience, tell, Seen()
+        about = population or names
+        assert about is not None
+        self.door = Door(method, params, about, identities)
+        self.asked = (0, 0)  # bytes down and up of what was asked about heat
+        self._run = torch.tensor(run)  # restored with a checkpoint, so that nodes know the run again
+        self._waiting: dict[int, Hello] = {}
+        self._played: tuple[Remote, Transport] | None = None
+        self._known = heat_known
+        self.population = population or self._counted(len(about))
+        self.server = ServerHalf(method, self.population, params, seed=seed, rounds=rounds)
+        self.accepted = torch.zeros(len(about), dtype=torch.int64)
+        self._state: OfServer | None = None
+
+    @property
+    def state(self) -> OfServer:
+        """Made when it is first asked for: what an average keeps needs heat, which clients may have to be asked for."""
+        if self._state is None:
+            self._ask()
+            self._state = OfServer(self.server, more={"nodes/accepted": self.accepted, "nodes/run": self._run})
+        return self._state
+
+    @property
+    def remote(self) -> Remote:
+        return self._at_work()[0]
+
+    def _at_work(self) -> tuple[Remote, Transport]:
+        """What reaches the clients of the run: made once its number is known for good."""
+        if self._played is None:
+            letters = Letters(self.server.schema, self.population.rows, int(self._run), self.population.padding)
+            remote = Remote(
+                self.server, letters, self.post, self.seen.joined, self.accepted, self.seen.refused,
+                self._once_more if self.patience is not None else None,
+            )  # fmt: skip
+            secure = next((part for part in self.method.parts if isinstance(part, SecureSum)), None)
+            over = remote if secure is None else SecretRemote(remote, secure, self.door.signers)
+            self._played = remote, over
+        return self._played
+
+    # Who is there
+
+    def _hear(self) -> None:
+        """Read the hellos that came; they are answered by `admit`."""
+        for client, data in self.post.hellos().items():
+            if client in self.seen.joined or client in self.seen.left_out:
+                self.seen.count("rejoined")
+            self.seen.joined.discard(client)
+            self.seen.left_out.pop(client, None)
+            self._waiting.pop(client, None)
+            try:
+                if not 0 <= client < (clients := len(self.door.names)):
+                    raise WireError(f"Client {client} is not of this run, whose clients are 0 … {clients - 1}.")
+                self._waiting[client] = self.door.read(client, data)
+            except WireError as err:
+                self.seen.left_out[client] = str(err)
+                log.warning("left out client %s: %s", client, err)
+                if data is not None:
+                    self.post.tell([(client, self.door.refusal(client, int(self._run)))])
+        for client in set(self.post.gone()) & self.seen.joined:
+            self.seen.joined.discard(client)
+            self.seen.count("gone")
+
+    def admit(self) -> None:
+        """Welcome all who said hello."""
+        self._hear()
+        if not self._waiting:
+            return
+        reports = self.server.schema.reports
+        said = [(client, self.door.welcome(hello, int(self._run), self.seed, reports))
+                for client, hello in self._waiting.items()]  # fmt: skip
+        self.seen.joined.update(self._waiting)
+        self._waiting = {}
+        self.post.tell(said)
+        self.tell(self.seen)
+
+    def _counted(self, clients: int) -> Population:
+        """The population, from everybody's hello."""
+
+        def missing() -> list[int]:
+            return [client for client in range(clients) if client not in self._waiting]
+
+        def whom() -> str:
+            return f"{len(missing())} of {clients} clients: {_some(missing())}"
+
+        self._wait(lambda: not missing(), whom, self._hear)
+        return self.door.census(self._waiting)
+
+    def _wait(self, done: Callable[[], bool], whom: Callable[[], str], hear: Callable[[], None]) -> None:
+        begun, patience = time.monotonic(), self.patience or Patience()
+        hear()
+        while not done():
+            if self.seen.waiting != (said := f"waiting for {whom()}"):
+                self.seen.waiting = said
+                self.tell(self.seen)
+            if patience.start and time.monotonic() - begun > patience.start:
+                why = "; ".join([*self.seen.left_out.values()][:3])
+                raise NoUsableClient(
+                    f"Waited {patience.start:g} s for {whom()}. {why} Start them, or wait longer (patience; 0: without "
+                    "end). What was trained is saved."
+                )
+            time.sleep(patience.pause)
+            hear()
+        self.seen.waiting = ""
+
+    def _ask(self) -> None:
+        """Ask for private heat, once."""
+        mechanism = private_heat(self.method)
+        if mechanism is None or self._known or not self.population.tables:
+            return
+        self._known = True
+        self.admit()
+        self._need_somebody(0)
+        self.population, self.asked = ask(self.remote, mechanism, known=self.door.signers)
+        self.server.population = self.population
+
+    def _need_somebody(self, number: int) -> None:
+        if self.seen.joined:
+            return
+        if self.patience is None:
+            why = "; ".join([*self.seen.left_out.values()][:3]) or "there is no channel to any"
+            raise NoUsableClient(f"Round {number}: no client has joined. {why}")
+        self._wait(lambda: bool(self.seen.joined), lambda: "any client", self.admit)
+
+    def _once_more(self) -> bool:
+        """Nobody of a cohort answered: whether to ask again."""
+        assert self.patience is not None
+        self._tried += 1
+        if self._tried > self.patience.tries:
+            return False
+        self.seen.count("asked again")
+        time.sleep(self.patience.pause)
+        self.admit()
+        self._need_somebody(0)
+        return True
+
+    # Trains
+
+    def round(self, number: int) -> RoundReport:
+        _ = self.state
+        self.admit()
+        self._need_somebody(number)
+        self._tried, before = 0, len(self.seen.refused)
+        report = play(self.server, self._at_work()[1], number)
+        refused = self.seen.refused[before:]
+        measured = {"refused": float(len(refused))} if refused else {}
+        self.seen.count("refused", len(refused))
+        for name, count in self.post.news().items():
+            self.seen.count(name, count)
+        if self._tried:
+            measured["asked_again"] = float(self._tried)
+        del self.seen.refused[: max(0, len(self.seen.refused) - KEPT)]
+        self.tell(self.seen)
+        notes = tuple(f"refused a message of {said}" for said in refused[:SAID])
+        return replace(report, measured=report.measured | measured, notes=(*report.notes, *notes))
+
+    def model(self, number: int) -> Tree:
+        return self.server.model(number)
+
+    def settle(self, number: int) -> None:
+        self.server.settle(number)
+
+    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
+        return {} if self.server.private is None else {EPSILON: self.server.private.epsilon}
+
+    def stops(self, number: int) -> str:
+        return "" if self.server.private is None else self.server.private.stops(number)
+
+    def spent(self) -> dict[str, Any]:
+        return {} if self.server.private is None else self.server.private.describe()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How heat was learned."""
+        _ = self.state
+        return tuple(getattr(self.server.average, "notes", ()))
+
+    def keep(self, path: Path) -> None:
+        """Write what is known of the clients, for a server that goes on."""
+        mechanism = private_heat(self.method)
+        asked = (mechanism, weighs(self.method)) if mechanism is not None and self._known else None
+        self.population.save(path, heat=mechanism is None, asked=asked)
+
+
+KEPT, SAID = 10_000, 20  # refused messages that are remembered; that a round's events name
+
+
+def _some(clients: list[int]) -> str:
+    return ", ".join(map(str, clients[:5])) + (" …" if len(clients) > 5 else "")

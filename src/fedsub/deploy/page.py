@@ -153,8 +153,10 @@ def _refused(view: View) -> str:
     titles = {
         "refused": "refused: damaged, foreign or not what was asked for", "late": "after the deadline",
         "failed": "answers that were errors", "too_large": "too large", "rejoined": "nodes that came back",
+        "gone": "nodes that went away while they owed an answer", "asked again": "rounds in which nobody answered",
+        "sent again": "letters that were sent again",
     }  # fmt: skip
-    rows = [[titles.get(key, key), f"{count:,}"] for key, count in view.counts.items()]
+    rows = [[titles.get(key, key.replace("_", " ")), f"{count:,}"] for key, count in view.counts.items()]
     listed = "".join(f"<li>{e(text)}</li>" for text in reversed(view.refused))
     last = f"<details><summary>The last refusals</summary><ul>{listed}</ul></details>\n" if listed else ""
     return f"<section><h2>Messages not taken</h2>\n{table(['what', 'count'], rows, 'messages')}{last}</section>\n"

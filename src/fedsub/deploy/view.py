@@ -19,7 +19,6 @@ from fedsub.deploy.site import Site
 from fedsub.disk.files import JsonLines
 from fedsub.errors import FedsubError
 
-COUNTED = ("refused", "late", "failed", "too_large", "rejoined")
 SPREAD = (1.0, 0.9, 0.5, 0.1, 0.0)  # quantiles of heat that are shown
 
 
@@ -119,7 +118,7 @@ class Watcher:
             history=self._lines(out / "metrics.jsonl"),
             seconds=[float(row.get("seconds", 0.0)) for row in self._lines(out / "timing.jsonl")], cohort=cohort,
             nodes=_nodes(clients if isinstance(clients, dict) else {}, by_client),
-            counts={key: int(counts.get(key, 0)) for key in COUNTED} if isinstance(counts, dict) else {},
+            counts={str(key): int(n) for key, n in counts.items()} if isinstance(counts, dict) else {},
             refused=[str(text) for text in said.get("refused", [])][-10:],
             heat=self._read(out / "population.safetensors", _heat) or [],
             children=list(told.get("children", [])) if mine and not told.get("ended") else [], events=events[-30:],

@@ -162,7 +162,7 @@ class Fleet:
         confirm = make_confirm_message_received_fn_protobuf(
             lambda r: self._call(self._client.ConfirmMessageReceived, r), self._node, run
         )
-        confirm(run, number)
+        confirm(number)
         whole = inflate_object_from_contents(number, contents)
         if not isinstance(whole, Message):
             raise RunEnded("What came is no message.")

@@ -108,10 +108,11 @@ def _answer(
     while not stop.is_set():
         try:
             message = fleet.receive()
-        except (RunEnded, RuntimeError) as err:
-            if isinstance(err, Refused | Unreachable):
-                raise
-            log.info("a message is dropped: %s", err)
+        except (Refused, Unreachable):
+            raise
+        except Exception as err:  # of a run that has ended, or not what a message is: the node goes on
+            log.warning("a message is dropped: %s: %s", type(err).__name__, err)
+            stop.wait(pause)
             continue
         if message is None:
             stop.wait(pause)

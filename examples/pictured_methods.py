@@ -207,6 +207,7 @@ def pictures():
             ],
             against="up",
         ),
+        **without_server(),
         **mixed(),
     }
 
@@ -249,6 +250,49 @@ def agreeing():
             "tastes",
             plain=everyone,
             traffic=True,
+        ),
+    }
+
+
+def without_server():
+    """Nodes that average with each other: the mean of all their models, beside a server to which all 302 answer."""
+    m, f = fs.methods, {"lr": 0.3, "evaluated": "mean"}
+    beside: dict = {"plain": {"lr": 0.3, "clients_per_round": None}, "traffic": True}
+    some = "lr 0.3, 10 steps, all of 302 clients"
+    return {
+        "gossip": Picture(
+            f"Gossip: {some}",
+            [
+                Line("gossip, 1 peer", m.gossip(**f)),
+                Line("gossip, 4 peers", m.gossip(**f, peers=4)),
+                Line("gossip, 4 peers, over peers", m.gossip(**f, peers=4, over="peers")),
+            ],
+            **beside,
+        ),
+        "segmented_gossip": Picture(
+            f"Segmented gossip, 2 peers: {some}",
+            [
+                Line("4 segments", m.segmented_gossip(**f)),
+                Line("1 segment: gossip", m.gossip(**f, peers=2)),
+            ],
+            **beside,
+        ),
+        "dpsgd": Picture(
+            f"D-PSGD: {some}",
+            [
+                Line("ring", m.dpsgd(**f)),
+                Line("random, 8 neighbours", m.dpsgd(**f, graph="regular:8")),
+                Line("the same, drawn anew", m.dpsgd(**f, graph="regular:8", fresh=True)),
+            ],
+            **beside,
+        ),
+        "ring_all_reduce": Picture(
+            f"Ring all-reduce: {some}",
+            [
+                Line("over holders", m.ring_all_reduce(**f)),
+                Line("over peers", m.ring_all_reduce(**f, over="peers")),
+            ],
+            **beside,
         ),
     }
 

@@ -75,7 +75,8 @@ def trained(task, method):
     if key not in RUNS:
         train, objective, metric, best = {"films": films, "tastes": tastes, "stars": stars}[task]()
         evaluate = fs.Evaluate(every=EVERY if task == "films" else 2, samples=5000)
-        engine = "batched" if isinstance(method, fs.Method) else "auto"  # factorisation has a solver of its own
+        trains = isinstance(method, fs.Method | fs.gossip.Gossip)  # others have solvers of their own
+        engine = "batched" if trains else "auto"
         result = fs.run(method, objective, train, rounds=ROUNDS, evaluate=evaluate, engine=engine, seed=0)
         rounds, losses = result.series(metric)
         up = [0, *accumulate(r["up"] for r in result.history if r["round"] > 0)]

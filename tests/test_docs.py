@@ -84,7 +84,7 @@ def test_the_round_on_the_page_is_the_round():
     assert inspect.getsource(play) in (ROOT / "docs/architecture.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["metrics", "ranking", "serving", "theory", "vertical", "vertical_privacy"])
+@pytest.mark.parametrize("page", ["metrics", "ranking", "serving", "theory", "vertical", "vertical_privacy", "gossip"])
 def test_pages_that_stand_alone_run(
     page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

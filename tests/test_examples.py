@@ -82,6 +82,17 @@ def test_din_of_two_parties() -> None:
     assert split > alone + 0.02
 
 
+@pytest.mark.slow
+def test_samples_that_one_party_has_alone() -> None:
+    lines = run("unaligned.py", "--impressions", "200000", "--aligned", "0.05", "--steps", "200").splitlines()
+    assert re.fullmatch(r"5% of \d\d,\d{3} clicks are shared: \d{3}", lines[0])
+    found = {line[:14].strip(): line[14:].split() for line in lines[1:]}
+    assert list(found) == ["at best", "alone", "alone, all", "shared only", "own head", "students"]
+    assert float(found["shared only"][1]) > float(found["alone"][1])
+    assert found["shared only"][3] == "–"
+    assert float(found["own head"][3]) > float(found["alone"][3]) + 0.02
+
+
 def test_new_part() -> None:
     assert "leashed" in run("new_part.py")
 

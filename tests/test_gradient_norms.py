@@ -145,6 +145,13 @@ class Centred(nn.Module):
         return (self.rows(batch["ids"]).squeeze(-1) - self.rows.weight.mean()).sum(-1)
 
 
+def test_modules_are_asked_in_evaluation_mode():
+    clients = item_data(seed=1)
+    plain = bag(clients, dim=4)
+    dropped = fs.Objective(nn.Sequential(plain.module, nn.Dropout(0.5)), plain.loss, {"0.emb.weight": "ids"})
+    assert measured(dropped, clients, "samples") == measured(plain, clients, "samples")
+
+
 def test_of_a_table_used_whole_each_client_sees_its_own_rows():
     clients = item_data((3, 5, 2), items=9, seed=2)
     goal = fs.Objective(
@@ -241,7 +248,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     personal = fs.methods.fedper(personal="out.*", clients_per_round=3)
     with pytest.raises(ConfigError, match="parameters of their own; leave norms out"):
         fs.run(personal, bag(clients), clients, rounds=1, evaluate=fs.Evaluate(norms=[1]))
-    wrong: tuple[Any, ...] = (0, [], [-1], 1.5, "all")
+    wrong: tuple[Any, ...] = (0, [], [-1], [None], [3, None], 1.5, "all")
     for bad in wrong:
         with pytest.raises(ConfigError, match="at of Norms"):
             fs.Evaluate(norms=bad)

@@ -110,6 +110,8 @@ def test_a_methods_own_default_is_no_request() -> None:
         ({"sampler": "poisson", "clients_per_round": None}, "needs a number"),
         ({"codec": "sign:1"}, "takes no number"),
         ({"codec": "topk:x"}, "not a number"),
+        ({"variates": "dynamic:"}, "not a number; write it like dynamic:1"),
+        ({"codec": "sign:"}, "takes no number"),
         ({"codec": fs.Prox()}, "codec must be"),
         ({"schedule": 3}, "schedule must be"),
         ({"solver": "adam", "momentum": 0.9}, "momentum belongs"),

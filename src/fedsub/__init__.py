@@ -11,7 +11,7 @@ result = fs.run(fs.methods.fedsubavg(lr=0.1), objective, train, test=test, round
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsub import errors, methods, privacy, vertical
+    from fedsub import errors, gossip, methods, privacy, vertical
     from fedsub.data import Clients, datasets, heat, twins
     from fedsub.data.datasets import movielens
     from fedsub.data.twins import movielens_like
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedsub.serving.export import Exported, export
     from fedsub.serving.predict import Predicted, predict
     from fedsub.serving.recommend import recommend
-    from fedsub.study import costs, theory
+    from fedsub.study import costs, leaks, theory
     from fedsub.study import diagnostics as diagnostics
     from fedsub.study.comparing import Comparison, compare
     from fedsub.study.lambdas.choose import LambdaPath, choose_lambda
@@ -125,7 +125,9 @@ __all__ = [
     "errors",
     "export",
     "factorisation",
+    "gossip",
     "heat",
+    "leaks",
     "load",
     "losses",
     "methods",
@@ -200,12 +202,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     name: f"{room}.{name}" if room else name
     for room, names in {
-        "": ("errors", "methods", "privacy", "vertical"),
+        "": ("errors", "gossip", "methods", "privacy", "vertical"),
         "data": ("datasets", "heat", "twins"),
         "families": ("factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),
         "objective": ("losses", "models"),
-        "study": ("costs", "diagnostics", "theory"),
+        "study": ("costs", "diagnostics", "leaks", "theory"),
     }.items()
     for name in names
 }

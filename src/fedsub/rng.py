@@ -21,7 +21,9 @@ HEAT = 60  # private answers about who holds what
 SIDES = 90  # made data of several parties
 QUANTISED = 80  # levels of what enters a secure sum
 COIN, TERM, REFRESH = range(40, 43)  # the mixture's coin, a client's term, when the reference point moves
+GRAPH, PEERS = range(100, 102)  # of gossip: who may ask whom, and who is asked
 NOISE, LOCAL_NOISE, CANARY = range(70, 73)  # of differential privacy: at the server, at clients; audits
+LEAKS = 74  # where an attack begins to make samples up
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

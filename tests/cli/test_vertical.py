@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from typer.testing import CliRunner
 from fedsub.cli import app
 from fedsub.cli.show import View
 from fedsub.cli.vertical_runs import Line, align, feature, labelled
+from fedsub.errors import WireError
+from fedsub.vertical.align import intersect
 from fedsub.vertical.config import read
 
 STUDY = """
@@ -64,9 +68,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lines(folder: Path, port: int) -> tuple[Line, Line]:
+def lines(folder: Path, port: int, keys: Authority | None = None) -> tuple[Line, Line]:
     """(who waits, who connects)"""
-    keys = Authority(folder / "keys")
+    keys = keys or Authority(folder / "keys")
     made = [
         (None if n else f"127.0.0.1:{port}", f"127.0.0.1:{port}" if n else None, *keys.issue(name), keys.file, False)
         for n, name in enumerate(("shop", "paper"))
@@ -146,6 +150,9 @@ def test_resume_goes_on(folder: Path) -> None:
     refused = CliRunner().invoke(app, [*command, str(folder / "b")])
     assert refused.exit_code == 2
     assert "holds a run already" in refused.output
+    for place in (folder / "b", folder / "b" / "split-seed0"):
+        said = " ".join(CliRunner().invoke(app, ["resume", str(place)]).output.split())
+        assert "is of fedsub vertical run; go on with it by the same command and --out" in said
     assert CliRunner().invoke(app, [*command, str(folder / "b"), "--resume"]).exit_code == 0
     a, b = (load_file(folder / x / "split-seed0" / "bottom-shop.safetensors") for x in "ab")
     assert all(torch.equal(a[n], b[n]) for n in a)
@@ -185,6 +192,57 @@ def test_a_missing_id_column_and_a_party_without_data(folder: Path) -> None:
     (folder / "study.toml").write_text(text)
     found = CliRunner().invoke(app, ["vertical", "run", str(folder / "study.toml")])
     assert "The party shop has no data here" in found.output
+
+
+def test_strangers_do_not_end_an_alignment(folder: Path) -> None:
+    """Bytes of something else, one of another authority, and one whose name is another one."""
+    keys, elsewhere = Authority(folder / "keys"), Authority(folder / "elsewhere")
+    waits, connects = lines(folder, free_port(), keys)
+    waits = replace(waits, only="paper")
+    quiet, told = View(quiet=True), list[str]()
+    quiet.note = told.append  # type: ignore[method-assign]
+
+    def strangers() -> None:
+        with socket.create_connection(connects.address) as loud:
+            loud.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
+        for certificate, key in (elsewhere.issue("paper"), keys.issue("eve")):
+            other = replace(connects, certificate=certificate, key=key)
+            with pytest.raises(WireError, match="before it said anything"), other.channel(View(quiet=True)) as channel:
+                intersect(["u1"], channel, first=False)
+
+    together(
+        lambda: align(folder / "shop.parquet", "id", waits, count_only=True, out=None, view=quiet),
+        lambda: (strangers(), align(folder / "paper.csv", "id", connects, count_only=True, out=None, view=quiet)),
+    )
+    assert sum("Still waiting: somebody connected, but TLS was not agreed on" in one for one in told) == 2
+    assert "Still waiting: 'eve' connected, and only 'paper' may; nothing was sent to it." in told
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (["a", None, "b", None], "2 ids in 'id' are missing, such as those of the rows 1 (None), 3 (None)"),
+        (["a", "b", "a"], "2 ids in 'id' are there more than once, such as those of the rows 0 ('a'), 2 ('a')"),
+        ([1.5, 2.0], "the ids in 'id' are Float64; they must be text or whole numbers"),
+    ],
+)
+def test_ids_are_looked_at_before_anybody_waits(ids: list, said: str, tmp_path: Path) -> None:
+    pl.DataFrame({"id": ids}).write_parquet(tmp_path / "bad.parquet")
+    found = CliRunner().invoke(
+        app, ["vertical", "align", str(tmp_path / "bad.parquet"), "--listen", "127.0.0.1:0", "--without-tls"]
+    )
+    assert found.exit_code == 2
+    assert said in " ".join(found.output.split())
+
+
+def test_a_module_of_ones_own_that_fails(folder: Path) -> None:
+    (folder / "mine.py").write_text('def bottom(clients):\n    raise ValueError("boom")\n')
+    (folder / "mine.toml").write_text(
+        STUDY.format(paper="paper.csv", shop="shop.parquet").replace("width = 5", 'own = "mine.py:bottom"')
+    )
+    found = CliRunner().invoke(app, ["vertical", "run", str(folder / "mine.toml"), "--out", str(folder / "c")])
+    assert found.exit_code == 2
+    assert "parties.shop.own: mine.py:bottom raised ValueError: boom" in " ".join(found.output.split())
 
 
 def test_a_module_of_ones_own(folder: Path) -> None:

@@ -52,6 +52,8 @@ def test_a_pipeline_sends_and_waits_as_the_formulas_say(widths, batch, workers, 
     formula = costs.pipeline(widths, batch, workers, pieces)
     assert np.array_equal(found.sent, formula.sent)
     assert formula.parameters.sum() == sum(w.size for w in weights)
+    sending = {stage + piece for stage in range(workers - 1) for piece in range(pieces)}  # slots that end in a message
+    assert formula.steps == 2 * len(sending)
     assert found.slots == 2 * (pieces + workers - 1)
     assert found.busy is not None
     assert (found.busy == 2 * pieces).all()

@@ -10,7 +10,7 @@ import pytest
 from known_answers import DRIFT, ENGINES, EVERYONE, FEDAVG, OPTIMUM, quadratics, x_of
 from reference import TABLE, TOLERANCE, UNEVEN, Settings, Tree, World, assert_close, mean_of, play, start_of
 from reference import gradient as gradient_of
-from worlds import composed
+from worlds import composed, trainer_for
 
 import fedsub as fs
 from fedsub.data.frequency import frequency
@@ -142,7 +142,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: fs.methods.fsvrg(server_momentum=0.9), "stands still"),
     (lambda: fs.methods.fsvrg(codec="topk:0.1"), "sends a gradient"),
     (lambda: fs.methods.fsvrg(dp="local:clip=1,noise=1"), "sends a gradient"),
-    (lambda: fs.methods.fsvrg(scale="yes"), "True or False"),
+    (lambda: fs.methods.fsvrg(scale="yes"), "True or False"),  # type: ignore[arg-type]
     (lambda: fs.sampling.InTurns("uniform"), "Uniform"),  # type: ignore[arg-type]
     (lambda: fs.sampling.InTurns(fs.Uniform(3), 0), "at least 1"),
     (
@@ -159,3 +159,14 @@ REFUSED: list[tuple[Any, str]] = [
 def test_what_makes_no_sense_is_refused(make: Any, said: str) -> None:
     with pytest.raises(MethodError, match=said):
         make()
+
+
+def test_a_gradient_is_forgotten_with_the_model_that_it_was_taken_at() -> None:
+    """A row whose holders are lost in the next gradient round must not be moved along an old one."""
+    clients = UNEVEN.clients()
+    method = fs.methods.fsvrg(lr=LR, local_steps=2, clients_per_round=3)
+    trainer = trainer_for(method, UNEVEN.objective(), clients, "batched")
+    for number in range(1, 5):
+        trainer.round(number)
+        kept = trainer.server.slots["fsvrg"]["gradient"]
+        assert any(bool(v.any()) for v in kept.values()) == (number % 2 == 1)

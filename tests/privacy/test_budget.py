@@ -47,6 +47,12 @@ def test_epsilon_is_that_of_the_composed_event(name: str, accountant: Callable[[
     assert epsilon([heat, TRAINING, pure], 1e-5, name) == pytest.approx(expected, abs=1e-6)
 
 
+def test_noise_that_promises_nothing_is_counted_without_gigabytes() -> None:
+    """Its loss distribution would have 5 · 10⁹ places: there the moments bound it."""
+    little = [Spend.gaussian("training", 1e-3, rate=0.1, times=4)]
+    assert epsilon(little, 1e-5, "pld") == epsilon(little, 1e-5, "rdp") > 1e6
+
+
 def test_one_gaussian_has_the_epsilon_of_its_closed_form() -> None:
     """Balle and Wang, 2018: δ = Φ(1/2σ − εσ) − e^ε Φ(−1/2σ − εσ)."""
     sigma = 1.3

@@ -174,3 +174,7 @@ def test_the_sampler_is_poisson_and_counts_clients_with_data() -> None:
     trainer = trainer_for(method(fs.CentralDP(clip=1.0, noise=1.0)), *world(), "serial")
     assert isinstance(trainer.method.sampler, Poisson)
     assert trainer.spent()["spends"][-1]["rate"] == pytest.approx(4 / 12)
+    share = method(fs.CentralDP(clip=1.0, noise=1.0), sampler=fs.sampling.Fraction(0.3, Poisson()))
+    one, other = train(share), train(method(fs.CentralDP(clip=1.0, noise=1.0)))  # 4 of 12: ⌈3.6⌉
+    assert one.privacy == other.privacy
+    assert all(torch.equal(one.params[name], value) for name, value in other.params.items())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedsub as fs
+from fedsub.data.clients import Space
 from fedsub.errors import MethodError
 from fedsub.method.spelling import heat
 from fedsub.privacy.heat import CentralHistogram, Hadamard, Holdings, PermanentResponse, RandomizedResponse, SecureCount
@@ -92,6 +93,16 @@ def test_normal_noise_for_a_budget() -> None:
         measured = float(np.clip(density - math.exp(epsilon) * other, 0, None).sum() * (x[1] - x[0]))
         assert measured == pytest.approx(delta, rel=1e-3)
         assert epsilon > 1 or sigma < math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def test_settings_at_the_end_of_what_is_possible() -> None:
+    """An ε beyond all use is as good as none, and not an error of arithmetic."""
+    held = Holdings.of(Space("t", 4, ("t",), np.array([0, 2, 3]), np.array([0, 3, 1])))
+    assert 0 < gaussian_noise(720.0, 1e-9) < gaussian_noise(700.0, 1e-9)
+    assert np.isfinite(Hadamard(750.0, rows=4).estimate(held, 3).heat).all()
+    assert CentralHistogram(750.0, rows=4).estimate(held, 3).heat.tolist() == held.heat.tolist()
+    with pytest.raises(MethodError, match="drown any count"):
+        CentralHistogram(1e-18, rows=4)
 
 
 def test_the_transform_is_a_product_with_the_matrix() -> None:

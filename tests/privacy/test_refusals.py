@@ -23,6 +23,7 @@ REFUSED: dict[str, tuple[str, tuple[fs.Part, ...], dict[str, Any]]] = {
     "by size": ("coin of its own", (CENTRAL,), {"sampler": samplers.BySize(4)}),
     "power of choice": ("coin of its own", (CENTRAL,), {"sampler": samplers.PowerOfChoice(2, 4)}),
     "bandit": ("coin of its own", (CENTRAL,), {"sampler": samplers.UCB(4)}),
+    "a share, uniform": ("coin of its own; Uniform", (CENTRAL,), {"sampler": samplers.Fraction(0.3, fs.Uniform(4))}),
     "available": (
         "coin of its own",
         (CENTRAL,),

@@ -20,6 +20,7 @@ from fedsub.secure import (
 )
 from fedsub.secure.ciphers import Modern
 from fedsub.secure.graph import Ring
+from fedsub.secure.union import union_values
 
 CIPHERS = Modern()
 
@@ -65,6 +66,13 @@ def test_values_outside_are_clipped_to_the_end_levels():
             q.encode(np.array([0.0, bad]), 3)
 
 
+def test_no_rounding_leads_beyond_the_highest_level(monkeypatch):
+    """2^32 − 1 + u is 2^32 in double precision for the largest u below 1."""
+    monkeypatch.setattr("fedsub.secure.quantise.rng.uniform", lambda words: np.full(len(words), 1 - 2**-53))
+    q = Quantiser(1.0, 2**32)
+    assert q.encode(np.array([1.0, 2.0]), 0).tolist() == [q.most, q.most]
+
+
 def test_the_ring_that_holds_a_sum():
     """clip × clients × scale < ring, with scale = (levels − 1)/(2 clip)."""
     assert Quantiser(1.0, 2**15).bits(2) == 16
@@ -74,6 +82,9 @@ def test_the_ring_that_holds_a_sum():
     for clients in (2, 3, 255, 256, 10**5):
         q = Quantiser(1.0, 2**15)
         Segment("v", 1, q.bits(clients), q.most).prove(clients)
+    Segment("v", 1, 8, most=85).prove(3)  # 255
+    with pytest.raises(MethodError, match="reach 256"):  # which is 0
+        Segment("v", 1, 8, most=64).prove(4)
     with pytest.raises(MethodError):
         Quantiser(1.0, 2**32).bits(2**33)
     for clip, levels in ((0.0, 9), (np.inf, 9), (np.nan, 9), (5e-324, 9), (1e308, 9), (1.0, 1)):
@@ -261,6 +272,16 @@ def test_those_who_drop_out_are_not_in_the_union_nor_in_the_counts():
     counts, _ = secure_counts(rows, 60, run=1, round=2, network=gone)
     np.testing.assert_array_equal(counts[50:53], [3, 3, 1])
     np.testing.assert_array_equal(counts[:9], [1, 1, 0, 1, 1, 0, 1, 1, 1])
+
+
+def test_a_row_that_is_held_is_never_0_in_a_vector():
+    """Nor is it missed by its only holder, whatever was drawn."""
+    low = np.arange(1024, dtype=np.uint64)
+    words = np.concatenate([low, np.uint64(2**64 - 1) - low])
+    for bits in (8, 16):
+        drawn = union_values(np.arange(2048), 2048, bits, words)
+        assert drawn.min() == 1
+    assert sorted(set(union_values(np.arange(255), 255, 8, words[:255]))) == list(range(1, 256))
 
 
 def test_the_union_misses_a_row_with_the_chance_of_a_ring_element():

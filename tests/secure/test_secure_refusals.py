@@ -230,13 +230,20 @@ def test_a_changed_share_ends_a_clients_part_before_it_sent_values(at):
         client.receive(wire.write(wire.INBOX, 7, 3, table.first, view, bytes(body)))
 
 
-def test_a_wrong_share_is_noticed():
-    """A client that tells wrong shares for unmasking: what they open is compared with what was announced."""
-    table = Table().to(wire.AGREED)
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_wrong_share_is_noticed(at):
+    """A client that tells wrong shares for unmasking: what they open is compared with what was announced. The last
+    of five dropped out, so that its lock is opened, and the others' own secrets."""
+    table = Table().to(wire.INBOX)
+    table.up = {c: table.clients[c].receive(data) for c, data in list(table.down.items())[:4]}
+    for data in table.up.values():
+        table.server.receive(data)
+    table.down = table.server.advance()
+    table.to(wire.AGREED)
     table.up = {c: table.clients[c].receive(data) for c, data in table.down.items()}
     note = wire.read(table.up[table.first], (wire.UNMASK,))
     body = bytearray(note.body)
-    body[2 * shamir.SHARE] ^= 1
+    body[at * shamir.SHARE] ^= 1
     table.up[table.first] = wire.write(wire.UNMASK, 7, 3, table.first, note.view, bytes(body))
     for data in table.up.values():
         table.server.receive(data)
@@ -282,7 +289,8 @@ def test_a_client_that_does_not_take_part_is_refused():
     "change",
     [
         dict(threshold=3), dict(threshold=7), dict(degree=3), dict(degree=4, threshold=2), dict(least=2), dict(least=7),
-        dict(session=b""), dict(segments=()), dict(participants=(1, 2, 2, 3, 4, 5)), dict(participants=(1,)),
+        dict(run=-1), dict(run=1.5), dict(round=2**64), dict(threshold=4.5), dict(session=b""), dict(segments=()),
+        dict(participants=(1, 2, 2, 3, 4, 5)), dict(participants=(1,)),
         dict(segments=(Segment("a", 1), Segment("a", 2))), dict(segments=(Segment("a", 2**40, 64),)),
     ],
 )  # fmt: skip
@@ -290,9 +298,16 @@ def test_settings_that_make_no_sense_are_refused(change):
     fine = Setting.plan(1, 1, range(6), [Segment("v", 3)])
     with pytest.raises(MethodError):
         Setting(**{**fine.__dict__, **change})
+    for plan in (dict(adversarial=np.nan), dict(dropping=np.nan)):
+        with pytest.raises(MethodError):
+            Setting.plan(1, 1, range(6), [Segment("v", 3)], **plan)
+    with pytest.raises(MethodError, match="participant"):
+        Setting.plan(1, 1, [1.5, 2], [Segment("v", 3)])
 
 
-@pytest.mark.parametrize("wrong", [dict(bits=12), dict(length=0), dict(name=""), dict(most=0)])
+@pytest.mark.parametrize(
+    "wrong", [dict(bits=12), dict(length=0), dict(name=""), dict(most=0), dict(most=1.5), dict(length=2.5)]
+)
 def test_segments_that_make_no_sense_are_refused(wrong):
     with pytest.raises(MethodError):
         Segment(**{"name": "v", "length": 3, **wrong})

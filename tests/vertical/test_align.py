@@ -222,6 +222,32 @@ def test_a_party_that_sends_something_else(kind: int, change: Any, said: str) ->
     assert said in str(error)
 
 
+def test_what_is_out_of_order_over_batches_or_in_a_small_one() -> None:
+    first: list[np.ndarray] = []
+
+    def again(points: np.ndarray) -> np.ndarray:
+        first.append(points)
+        return first[0][: len(points)]
+
+    error, _ = both(people(*range(9)), people(*range(12)), tamper=changed(align.PSI_POINTS, again), batch=4)
+    assert "repeat or are not in order" in str(error)
+    error, _ = both(people(1, 2, 3), people(2, 5), tamper=changed(align.PSI_POINTS, lambda p: p[::-1]))
+    assert "repeat or are not in order" in str(error)
+
+
+def test_as_many_shared_ids_but_others() -> None:
+    def another(data: bytes) -> bytes:
+        message = wire.read(data)
+        if message.kind != align.PSI_DONE:
+            return data
+        tensors = {**message.tensors, "seal": message.tensors["seal"] ^ 1}
+        return wire.write(wire.Envelope(message.kind, message.round, message.client, tensors=tensors))
+
+    error, _ = both(people(1, 2, 3), people(2, 5), tamper=another)
+    assert isinstance(error, WireError)
+    assert "This side finds 1 shared ids and the other 1, or others" in str(error)
+
+
 @pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n\r\n" * 9, os.urandom(300)])
 def test_foreign_bytes(data: bytes) -> None:
     error, _ = both(people(1, 2), people(2), tamper=lambda _: data)

@@ -28,7 +28,7 @@ FAST = {"ads": {"optimiser": "adam:0.01"}, "publisher": {"optimiser": "adam:0.01
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return read("ads-like", {"scale": 0.4, "train": {"batch_size": BATCH}, "parties": FAST})
+    return read("ads-like", {"scale": 0.08, "train": {"batch_size": BATCH}, "parties": FAST})
 
 
 def made(study: Study) -> Made:
@@ -85,7 +85,7 @@ def test_nonsense_is_refused_before_training(study: Study) -> None:
 
 
 def test_the_command_prints_saves_and_repeats(tmp_path: Path) -> None:
-    arguments = ["vertical", "attack", "ads-like", "--scale", "0.2", "--seeds", "2", "--passes", "1", "--json"]
+    arguments = ["vertical", "attack", "ads-like", "--scale", "0.04", "--seeds", "2", "--passes", "1", "--json"]
     arguments += ["--protect", "none", "--protect", "mixup+project", "--set", "train.batch_size=64"]
     results = [CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / name)]) for name in ("a", "b")]
     assert [r.exit_code for r in results] == [0, 0], results[0].output

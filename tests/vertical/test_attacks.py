@@ -61,6 +61,19 @@ def test_the_cosine_attack_is_the_mean_cosine() -> None:
         assert scores[i] == pytest.approx(np.mean(cosines), rel=1e-9)
 
 
+def test_the_cosine_attack_learns_from_known_labels_which_end_is_positive() -> None:
+    """Positives that point anywhere, negatives all one way: like a known positive are the negatives."""
+    side = torch.ones(6, dtype=torch.float64) / 6**0.5
+    rows = normal(4000, 6)
+    turned = 0.5 * side + 0.75**0.5 * (off := rows - (rows @ side)[:, None] * side) / off.norm(dim=1, keepdim=True)
+    rows = torch.where(torch.from_numpy(LABELS)[:, None] > 0, turned, side)
+    assert leak(direction(rows, KNOWN), LABELS, KNOWN) > 0.95
+    few = Known(KNOWN.positive[:4], KNOWN.negative[:4])  # of four cosines one is that with itself
+    assert leak(direction(rows, few), LABELS, few) > 0.8
+    one = Known(KNOWN.positive[:1], KNOWN.negative[:1])  # nothing to compare with: as it is
+    assert torch.allclose(torch.from_numpy(direction(rows, one)), rows @ rows[KNOWN.positive[0]])
+
+
 def test_the_spectral_attack_finds_the_way_in_which_classes_differ() -> None:
     """Means 4 apart along one axis, spread 1: AUC Φ(4/√2) of the best projection, along which rows vary most."""
     rows = normal(4000, 5)

@@ -246,3 +246,44 @@ def test_a_table_used_whole_is_refused() -> None:
         vertical.run(side, [vertical.Party("shop", Whole(), party.data, party.parts, party.tables)], **OPTIONS)
     with pytest.raises(ObjectiveError, match="asks for column 'paper'"):
         vertical.run(label(3, ("paper",)), [party], **OPTIONS)
+
+
+class Fails(nn.Module):
+    """Right on the first batch; ``how`` it is wrong later."""
+
+    def __init__(self, how: str):
+        super().__init__()
+        self.w, self.how, self.asked = nn.Parameter(torch.ones(1, 3, dtype=torch.float64)), how, [0]
+
+    def __deepcopy__(self, memo: Any) -> Fails:
+        made = Fails(self.how)
+        made.asked = self.asked
+        return made
+
+    def forward(self, batch: Any) -> Tensor:
+        self.asked[0] += 1
+        z = batch["price"].double()[:, None] @ self.w
+        if self.how == "flat":
+            return z.flatten()
+        if self.asked[0] > 4 and self.how == "raises":
+            raise KeyError("my own")
+        return z[1:] if self.asked[0] > 4 and self.how == "short" else z
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("flat", r"makes activations \[39\] of 13 samples; return one row for each"),
+        ("short", r"makes activations \[12, 3\] of 13 samples"),
+        ("raises", r"The module of shop failed with KeyError: 'my own' \(test_split_messages.py, line \d+\)"),
+    ],
+)
+def test_a_module_that_fails_ends_the_run_with_a_reason(how: str, said: str) -> None:
+    side, (party,) = world(1)
+    with pytest.raises(WireError, match=rf"It refuses: .*{said}"):
+        vertical.run(side, [vertical.Party("shop", Fails(how), party.data, party.parts, unused=("item",))], **OPTIONS)
+
+
+def test_what_a_party_says_is_shown_as_one_line() -> None:
+    message = wire.Envelope(agreed.NO, 0, 0, tensors=agreed.text("two\nlines\t \x1b[31mand red"))
+    assert agreed.said(message) == "two lines [31mand red"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from sides import OPTIONS, world
 from split_trained import central, gap, played
 
 from fedsub import vertical
+from fedsub.errors import RunError, WireError
 from fedsub.round.channels import Listener, client_tls, connect, server_tls
 from fedsub.vertical.link import PartyLost
 from fedsub.vertical.serve import Server
@@ -94,7 +96,23 @@ def test_another_party_is_not_the_label_party(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "keys")
     half = vertical.FeatureHalf(others[0])
     with served(half, authority, "publisher") as (port, told, _):
-        with pytest.raises(PartyLost, match="shop is lost"):
+        with pytest.raises(WireError, match=r"It refuses: shop takes publisher for its label party, and nobody else"):
             vertical.run(side, [remote("shop", port, authority)], **OPTIONS)
-        assert told == ["refused label: only publisher may join"]
-    assert half.refused == 1
+        assert told == ["refused label: only publisher may join"] * 3
+    assert half.refused == 3
+
+
+def test_certificates_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    """One that this side does not trust ends the run at once; one that the other does not take, when it is told so."""
+    side, others = world(1)
+    authority, other = Authority(tmp_path / "keys"), Authority(tmp_path / "other")
+    with served(vertical.FeatureHalf(others[0]), authority) as (port, _, _):
+        mistrusts = client_tls(other.file, certificate=authority.issue("label")[0], key=authority.issue("label")[1])
+        before = time.monotonic()
+        with pytest.raises(RunError, match=r"shop is there, but not to be trusted\. TLS was not agreed on"):
+            vertical.run(side, [vertical.Remote("shop", "127.0.0.1", port, mistrusts, patience=60)], **OPTIONS)
+        assert time.monotonic() - before < 30  # it does not wait for another certificate
+        certificate, key = other.issue("label")
+        strange = client_tls(authority.file, certificate=certificate, key=key)
+        with pytest.raises(PartyLost, match=r"shop is lost: it .*; see whether it takes this side's certificate"):
+            vertical.run(side, [vertical.Remote("shop", "127.0.0.1", port, strange, patience=5)], **OPTIONS)

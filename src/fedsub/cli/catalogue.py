@@ -67,6 +67,13 @@ MEANING = {
     "submodel": "exchange only the rows that a client has data of",
     "bounded": "no row moves further than the mean of what was sent",
     "step": "length of a gradient step",
+    "peers": "nodes that each node asks, of every segment",
+    "segments": "pieces of the model, asked for from peers of their own",
+    "graph": "who may ask whom: complete, ring, torus, regular:8, small-world:8,0.1",
+    "fresh": "draw the graph anew every round",
+    "over": "a row's mean: over its holders, or all peers, of whom others stand for no change",
+    "availability": "who is there: random:0.8, daily:24,0.3; –: everybody",
+    "evaluated": "every node's own model (nodes), or the mean of all (mean)",
     "groups": "settings by parameter pattern, in a file or in Python",
 }
 MIXTURE = {  # of the mixture of global and local models

@@ -121,11 +121,16 @@ def load(folder: Path) -> tuple[Path, str, Experiment, list[str]]:
             raise ConfigError(
                 f"{folder} is a path of fedsub mixture path; go on with it by the same command and --resume."
             )
+        runs = [run for run in (folder, *folder.glob("*/")) if (run / "config.json").is_file()]
+        if any(_config(run).get("method", {}).get("name") == "Split" for run in runs):
+            raise ConfigError(
+                f"{folder} is of fedsub vertical run; go on with it by the same command and --out {folder} --resume."
+            )
         if (folder / "config.json").exists():
             raise ConfigError(
                 f"{folder} is a run made from Python, without a {FILE}; go on with it from Python: run(…, resume=True)."
             )
-        if any((run / "config.json").exists() for run in folder.iterdir() if run.is_dir()):
+        if runs:
             raise ConfigError(
                 f"{folder} holds runs made from Python, without a {FILE}; go on with the same call of fedsub.compare "
                 "and resume=True."

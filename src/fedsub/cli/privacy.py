@@ -1,4 +1,4 @@
-"""`fedsub privacy`: plan what a run will spend, see what one has spent, attack one."""
+"""`fedsub privacy`: plan what a run will spend, see what one has spent, attack updates and models."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
+from fedsub.cli import leaks
 from fedsub.cli.commands import Json, examples
 from fedsub.errors import ConfigError
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Differential privacy: plan a run, see what one has spent, attack one.",
+    help="Differential privacy: plan a run, see what one has spent, attack updates and models.",
 )
 
 
 @app.callback()
 def privacy() -> None:
-    """Differential privacy: plan a run, see what one has spent, attack one."""
+    """Differential privacy: plan a run, see what one has spent, attack updates and models."""
 
 
 @app.command(epilog=examples(
@@ -122,6 +123,9 @@ def audit(
     if found.lower > found.upper:
         view.line("The guesses refute the accountant: something is less private than it is said to be.")
     view.finish({**asdict(found), "upper": found.upper if found.upper < float("inf") else None})
+
+
+leaks.register(app)
 
 
 @app.command(epilog=examples("fedsub privacy spent runs/private", "fedsub privacy spent runs/private --json"))

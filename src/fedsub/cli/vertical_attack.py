@@ -93,7 +93,8 @@ def attack(
         marks = _known(study, numbers)
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
     for heading in HEADINGS:
-        shown.add_column(heading, justify="left" if heading == "protection" else "right")
+        first = heading == "protection"
+        shown.add_column(heading, justify="left" if first else "right", no_wrap=first)
     for row in table(found):
         shown.add_row(*row)
     view.line(f"{study.name}: {found.settings['samples']:,} samples to train on, {passes} passes")

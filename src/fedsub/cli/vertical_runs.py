@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import typer
 
 from fedsub.cli import folder
 from fedsub.cli.progress import follow
 from fedsub.cli.show import View
 from fedsub.data.reading import TableFile
-from fedsub.errors import ConfigError
+from fedsub.disk.files import make_folder, output_folder
+from fedsub.errors import ConfigError, DataError, WireError
 from fedsub.round.channels import Listener, Tcp, client_tls, connect, server_tls
 from fedsub.round.evaluate import Evaluate
 from fedsub.running.result import Target
@@ -94,25 +96,40 @@ class Line:
                 yield channel
             return
         with self.listener(view) as listener:
-            channel = listener.accept()
-            assert channel is not None
-            with channel:
-                if self.only is not None and channel.name != self.only:
-                    raise ConfigError(
-                        f"{channel.name!r} connected, and only {self.only!r} may; nothing was sent to it."
-                    )
-                yield channel
+            while True:
+                channel = listener.accept()
+                assert channel is not None
+                with channel:
+                    if why := self._stranger(channel):
+                        view.note(f"Still waiting: {why}")
+                        continue
+                    yield channel
+                    return
+
+    def _stranger(self, channel: Tcp) -> str:
+        """Why who connected is not the other side; empty if it is."""
+        try:
+            channel.greet()
+        except WireError as error:
+            return f"somebody connected, but {error}"
+        if channel.closed:
+            return f"somebody connected and {channel.closed}"
+        if self.only is not None and channel.name != self.only:
+            return f"{channel.name!r} connected, and only {self.only!r} may; nothing was sent to it."
+        return ""
 
 
 def align(file: Path, id: str, line: Line, *, count_only: bool, out: Path | None, view: View) -> None:
-    out = out or file.with_name(f"{file.stem}-shared{file.suffix}")
-    if not count_only and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"{out} must end with .csv or .parquet; choose another --out.")
+    out = out or file.with_name(f"{file.stem}-shared{'.parquet' if file.suffix == '.parquet' else '.csv'}")
+    if not count_only:
+        if out.suffix not in (".csv", ".parquet"):
+            raise ConfigError(f"{out} must end with .csv or .parquet; choose another --out.")
+        make_folder(output_folder(out.parent))
     with view.busy("Reading"):
         table = TableFile.of(file).scan().collect()
         if id not in table.columns:
             raise ConfigError(f"{file} has no column {id!r}; it has {', '.join(table.columns)}. Name it by --id.")
-        ids = table[id].to_list()
+        ids = _usable(table[id], file)
     view.note(f"{len(ids):,} ids")
     with line.channel(view) as channel, view.busy("Aligning"):
         found = intersect(ids, channel, first=line.listens is not None, count_only=count_only)
@@ -127,6 +144,20 @@ def align(file: Path, id: str, line: Line, *, count_only: bool, out: Path | None
         view.line(f"Shared samples: {out}")
         told["out"] = str(out)
     view.finish({"command": "align", **told})
+
+
+def _usable(ids: pl.Series, file: Path) -> list[Any]:
+    """Refuse, before anybody waits for anybody, ids that an alignment would refuse."""
+    if not (ids.dtype.is_integer() or ids.dtype == pl.String):
+        raise DataError(f"{file}: the ids in {ids.name!r} are {ids.dtype}; they must be text or whole numbers.")
+    for what, which in (("missing", ids.is_null()), ("there more than once", ids.is_duplicated())):
+        if rows := which.arg_true().to_list():
+            shown = ", ".join(f"{row} ({ids[row]!r})" for row in rows[:2])
+            raise DataError(
+                f"{file}: {len(rows):,} ids in {ids.name!r} are {what}, such as those of the rows {shown}; give every "
+                "sample one id."
+            )
+    return ids.to_list()
 
 
 def simulated(study: Study, view: View, out: Path | None, resume: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TypedDict
 import numpy as np
 
 from fedsub.method.part import Part
+from fedsub.method.sampling.availability import Availability
 from fedsub.method.schedules import Schedule
 from fedsub.method.slots import Local, Sampler, Server
 from fedsub.privacy.heat import PrivateHeat
@@ -64,4 +65,5 @@ DEFAULTS = Common(
     sparse_server=False, iterates=None, dp=None, codec=None, secure=None, sampler="uniform", groups=None,
 )  # fmt: skip
 
-OBJECTS = (Local, Part, Sampler, Schedule, Server, PrivateHeat, dict[str, np.ndarray])  # what no file can write
+# What no file can write.
+OBJECTS = (Availability, Local, Part, Sampler, Schedule, Server, PrivateHeat, dict[str, np.ndarray])

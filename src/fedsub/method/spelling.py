@@ -369,12 +369,12 @@ def read_word(text: Any, words: Words, what: str, *, objects: bool = True) -> An
 
 def _read(text: Any, words: Words, what: str, objects: bool = True) -> tuple[Callable[..., Any], list[float]]:
     """What a word makes, and the number behind its colon, if there is one."""
-    kind, _, number = str(text).partition(":")
+    kind, colon, number = str(text).partition(":")
     if not isinstance(text, str) or kind not in words:
         one_of = "an object, or one of" if objects else "one of"
         raise MethodError(f"{what} must be {one_of} {', '.join(words)}; got {text!r}: {nearest(kind, words)}")
     make, takes = words[kind]
-    if not number:
+    if not colon:
         return make, []
     if takes is None:
         raise MethodError(f"{what} {kind} takes no number, got {text!r}; write {kind} alone.")

@@ -3,7 +3,8 @@
 Gaussian ones are composed by dp-accounting (Google's differential-privacy library): "rdp" takes the moments of the
 privacy loss (I. Mironov, "Rényi Differential Privacy", CSF 2017; the sampled Gaussian: I. Mironov, K. Talwar and
 L. Zhang, 2019), "pld" its whole distribution (Koskela, Jälkö and Honkela, AISTATS 2020), which is tighter and slower.
-Mechanisms that are (ε, δ)-private by themselves are added to that: Σ ε and Σ δ, the basic composition.
+Mechanisms that are (ε, δ)-private by themselves are added to that: Σ ε and Σ δ, the basic composition. Where noise is
+below a fifth of the sensitivity, which promises next to nothing, "pld" takes the moments, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedsub.errors import MethodError, lacking
 from fedsub.privacy.spending import Spend
 
 ACCOUNTANTS = ("rdp", "pld")
+LOUD = 0.2  # a noise below it tells ε in the tens at once, and its loss distribution takes gigabytes
 PRECISE = 1e-3  # how far a calibrated noise may lie above the least one, as a share
 
 
@@ -85,7 +87,8 @@ def check_delta(delta: object) -> None:
 @lru_cache(maxsize=4096)
 def _gaussian(composed: tuple[tuple[float, float, int], ...], delta: float, accountant: str) -> float:
     dp = library()
-    made = (dp.rdp.RdpAccountant if accountant == "rdp" else dp.pld.PLDAccountant)()
+    by_moments = accountant == "rdp" or any(noise < LOUD for noise, _, _ in composed)
+    made = (dp.rdp.RdpAccountant if by_moments else dp.pld.PLDAccountant)()
     log = logging.getLogger("absl")
     before = log.level
     log.setLevel(logging.ERROR)  # it warns of every order of the moments that it leaves out: the bound holds without

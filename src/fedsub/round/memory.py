@@ -173,8 +173,10 @@ def _by_runs(stored: Tensor) -> bool:
 
 
 def _runs(space: Space, clients: np.ndarray) -> list[slice]:
-    begins = space.row_offsets[clients]
-    ends = begins + space.counts[clients]
+    """Where the rows of some clients lie; those of clients who follow each other are one run."""
+    first = np.flatnonzero(np.diff(clients, prepend=-2) != 1)
+    last = np.append(first[1:], len(clients))[: len(first)] - 1
+    begins, ends = space.row_offsets[clients[first]], space.row_offsets[clients[last] + 1]
     return [slice(a, b) for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 

@@ -47,8 +47,7 @@ class Norms:
         if self.weighting not in WEIGHTINGS:
             raise ConfigError(f'weighting of Norms is {self.weighting!r}, expected "samples" or "clients".')
         if isinstance(self.at, Sequence) and not isinstance(self.at, str):
-            bad = next((n for n in self.at if not is_whole(n) or n < 0), None)
-            if bad is not None or not self.at:
+            if not self.at or not all(is_whole(n) and n >= 0 for n in self.at):
                 raise ConfigError(f"at of Norms is {self.at!r}, expected a number of rounds, or rounds from 0 on.")
             object.__setattr__(self, "at", tuple(sorted({int(n) for n in self.at})))
         else:

@@ -10,6 +10,7 @@ from typing import Any
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
+from fedsub.method.part import Part
 from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared, Trains
@@ -93,13 +94,13 @@ class Trainer(Trains):
         return {} if self.server.private is None else self.server.private.describe()
 
 
-def _check_own(method: Method, problem: Problem) -> None:
+def check_own(name: str, keeper: Part | None, problem: Problem) -> None:
     """Refuse a method that says nothing of parameters that are meant to be clients' own."""
     own = problem.objective.own
-    if own and not method.pooled and method.keeper is None:
+    if own and keeper is None:
         listed = " and ".join(own)
         raise MethodError(
-            f"The objective has parameters that are meant to be every client's own ({listed}), and {method.name} would "
+            f"The objective has parameters that are meant to be every client's own ({listed}), and {name} would "
             f"share them; give it personal={list(own)!r}, or personal=[] if one value for all is meant."
         )
 
@@ -108,9 +109,17 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
     """Fit a method to a problem: compositions of slots here, others as they say themselves."""
     if not isinstance(method, Method):
         return method.prepare(problem, params, options)
-    _check_own(method, problem)
     if method.pooled:
         options.refuse(f"{method.name}, whose data is in one place,", *OF_CLIENTS, but={"engine": "serial"})
+    else:
+        check_own(method.name, method.keeper, problem)
+    return fit(method, problem, params, options)
+
+
+def fit(
+    method: Method, problem: Problem, params: Tree, options: Options, trainer: Callable[..., Trainer] = Trainer
+) -> Prepared:
+    """Fit a composition of slots, whose rounds ``trainer`` plays."""
     if options.engine == "serial":
         options.refuse('engine="serial", which trains one client after the other,', "chunk", "compile")
     count = len(problem.clients)
@@ -122,11 +131,11 @@ def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options)
     choice = choose(
         problem, method, params, engine=options.engine, chunk=options.chunk, compile=options.compile, seed=options.seed
     )
-    trainer = Trainer(
+    ready = trainer(
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
         workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
     )  # fmt: skip
-    notes = tuple(getattr(trainer.server.average, "notes", ()))
-    if trainer.secure is not None:
-        notes = (trainer.secure.note, *notes)
-    return Prepared(trainer, choice.reason, choice.plan.columns, choice.fallback, notes)
+    notes = tuple(getattr(ready.server.average, "notes", ()))
+    if ready.secure is not None:
+        notes = (ready.secure.note, *notes)
+    return Prepared(ready, choice.reason, choice.plan.columns, choice.fallback, notes)

@@ -17,7 +17,7 @@ from fedsub.method.part import Total
 from fedsub.method.parts import CentralDP, LocalDP
 from fedsub.method.parts.bounded import BoundedUpdate
 from fedsub.method.parts.central_dp import BELOW
-from fedsub.method.sampling import Poisson
+from fedsub.method.sampling import Fraction, Poisson
 from fedsub.method.servers.add import Add
 from fedsub.method.servers.noised import LateNoise
 from fedsub.method.slots import BoundAverage, Method, Server
@@ -125,8 +125,12 @@ class NoisedSums(Spending):
         super().__init__(part, _of_heat(method, population))
         self.told = told
         able = int((population.sizes > 0).sum())
-        sampler = method.sampler
-        self.expected = float(min(able, sampler.clients_per_round) if isinstance(sampler, Poisson) else able)
+        sampler, drawn = method.sampler, able
+        if isinstance(sampler, Fraction):
+            drawn = sampler.count(able)
+        elif isinstance(sampler, Poisson):
+            drawn = min(able, sampler.clients_per_round)
+        self.expected = float(drawn)
         self.rate, self.population, self.names, self.average = self.expected / able, population, names, average
         self.numbers = {name: place for place, name in enumerate(params)}
         self.params, self.seed = params, seed

@@ -50,7 +50,7 @@ def degree_and_threshold(
     """
     if clients < 2:
         raise MethodError(f"A secure sum takes at least 2 clients, got {clients}.")
-    if adversarial < 0 or dropping < 0 or adversarial + (2 if lying else 1) * dropping > 0.9:
+    if not (adversarial >= 0 and dropping >= 0 and adversarial + (2 if lying else 1) * dropping <= 0.9):
         needed = "adversarial + 2 dropping" if lying else "adversarial + dropping"
         raise MethodError(
             f"Rates must not be negative, and {needed} at most 0.9; got {adversarial} and {dropping}: no threshold "

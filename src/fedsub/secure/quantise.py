@@ -10,12 +10,12 @@ taken off after the sum:  Σ x ≈ δ·Σ level − (contributors)·c.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedsub import rng
+from fedsub.checks import check_positive, check_whole
 from fedsub.errors import DataError, MethodError
 from fedsub.secure.ring import TYPES, Array
 
@@ -31,8 +31,8 @@ class Quantiser:
     levels: int = 2**15
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.clip) and self.clip > 0):
-            raise MethodError(f"clip must be a finite number above 0, got {self.clip}.")
+        check_positive("clip", self.clip)
+        check_whole("levels", self.levels)
         if not 2 <= self.levels <= 2**32:
             raise MethodError(f"levels must be from 2 to 2^32, got {self.levels}.")
         if not SMALLEST <= self.clip <= LARGEST:

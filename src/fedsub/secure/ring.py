@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsub.checks import check_whole
 from fedsub.errors import DataError, MethodError
 
 Array = np.ndarray
@@ -35,12 +36,11 @@ class Segment:
     def __post_init__(self) -> None:
         if self.bits not in TYPES:
             raise MethodError(f"Segment {self.name!r}: a ring has 8, 16, 32 or 64 bits, got {self.bits}.")
-        if self.length < 1:
-            raise MethodError(f"Segment {self.name!r}: length must be at least 1, got {self.length}.")
+        check_whole(f"length of segment {self.name!r}", self.length, 1)
         if not 0 < len(self.name.encode()) < 256:
             raise MethodError(f"A segment's name takes 1 to 255 bytes, got {self.name!r}.")
-        if self.most is not None and self.most < 1:
-            raise MethodError(f"Segment {self.name!r}: most must be at least 1, got {self.most}.")
+        if self.most is not None:
+            check_whole(f"most of segment {self.name!r}", self.most, 1)
 
     @property
     def dtype(self) -> np.dtype:

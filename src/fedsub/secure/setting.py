@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from fedsub.checks import check_whole
 from fedsub.errors import MethodError, WireError
 from fedsub.secure.graph import Ring, degree_and_threshold
 from fedsub.secure.ring import MOST_BYTES, Array, Segment
@@ -56,7 +57,7 @@ class Setting:
         `degree_and_threshold`; without, or where there are too few clients for it, all are neighbours and a majority
         of all is the threshold.
         """
-        people = tuple(sorted(int(p) for p in participants))
+        people = tuple(sorted(check_whole("The number of a participant", p) for p in participants))
         count = len(people)
         if degree is None and threshold is None and (adversarial or dropping) and count >= 4:
             found = degree_and_threshold(count, adversarial, dropping, majority=True)
@@ -71,6 +72,10 @@ class Setting:
 
     def __post_init__(self) -> None:
         people, count = self.participants, len(self.participants)
+        for name in ("run", "round"):
+            check_whole(f"{name} of a secure sum", getattr(self, name), 0, 2**64 - 1)
+        for name in ("threshold", "degree", "least"):
+            check_whole(f"{name} of a secure sum", getattr(self, name))
         if count < 2:
             raise MethodError(f"A secure sum takes at least 2 clients, got {count}: the sum of one is its value.")
         if count > _MOST_CLIENTS or min(people) < 0 or max(people) >= 2**64:

@@ -95,7 +95,7 @@ def said(message: wire.Envelope) -> str:
     if why is None or why.dtype != torch.uint8:
         return "it does not say why"
     shown = bytes(why.numpy().tobytes()).decode(errors="replace")
-    return "".join(c for c in shown if c.isprintable())[:1000]
+    return "".join(c for c in " ".join(shown.split()) if c.isprintable())[:1000]
 
 
 def like(value: Any) -> tuple[torch.dtype, tuple[int | None, ...]]:

@@ -94,7 +94,13 @@ class _Talk:
             self.channel.send(data)
         came = self.channel.receive()
         if came is None:
-            raise WireError("The other party is gone in the middle of the alignment; begin it again on both sides.")
+            why = getattr(self.channel, "closed", "") or "does not answer"
+            if self.step == 1:
+                raise WireError(
+                    f"The other party {why}, before it said anything; see what it reports, and whether it takes this "
+                    "side's certificate."
+                )
+            raise WireError(f"The other party {why}, in the middle of the alignment; begin it again on both sides.")
         message = wire.read(came, kind)
         if (message.round, message.client) != (self.step, int(not self.first)):
             raise WireError(

@@ -30,6 +30,7 @@ from fedsub.objective.losses import binary
 from fedsub.study.experiment.complaints import explain
 from fedsub.study.experiment.config import Count, Rate, Section, merge, read_toml
 from fedsub.study.experiment.experiment import expand
+from fedsub.study.experiment.own import explained
 from fedsub.vertical import models
 from fedsub.vertical.data import AdsWorld, Sides, held_out, movielens_sides
 from fedsub.vertical.data.divided import history_sides
@@ -213,7 +214,8 @@ class Study:
             if of.own is not None:
                 where = f"parties.{name}.own"
                 made = function_of(of.own, self.base, where, "models.py:tower")
-                found = made(clients) if others is None else made(clients, others)
+                with explained(where, of.own):
+                    found = made(clients) if others is None else made(clients, others)
                 if not isinstance(found, tuple) or len(found) != 2:
                     raise ConfigError(f"{where}: {of.own} returned {type(found).__name__}, expected (module, tables).")
                 return found
@@ -260,13 +262,16 @@ def _twin(config: Config) -> Sides:
 
 
 def ads_world(config: Config) -> AdsWorld:
-    return AdsWorld(impressions=max(1000, round(200_000 * config.scale)))
+    return AdsWorld(impressions=max(1000, round(1_000_000 * config.scale)))
 
 
 # task -> (the label party, what its parties are unless told otherwise, what makes their data)
+_ADAGRAD, _SGD = {"optimiser": "adagrad:0.05"}, {"optimiser": "sgd:0.5"}
 _TASK: dict[str, tuple[str, dict[str, dict[str, Any]], Callable[[Config], Sides]]] = {
-    "movielens-1m": ("ratings", {"ratings": {}, "profile": {}}, _movielens("profile")),
-    "movielens-din": ("candidate", {"candidate": {}, "sequence": {"model": "history"}}, _movielens("history")),
-    "history-like": ("candidate", {"candidate": {}, "sequence": {"model": "history"}}, _twin),
-    "ads-like": ("ads", {"ads": {}, "publisher": {}}, lambda config: ads_world(config).sides()),
-}
+    "movielens-1m": ("ratings", {"ratings": _ADAGRAD, "profile": _ADAGRAD}, _movielens("profile")),
+    "movielens-din": (
+        "candidate", {"candidate": _ADAGRAD, "sequence": {"model": "history", **_ADAGRAD}}, _movielens("history"),
+    ),
+    "history-like": ("candidate", {"candidate": _SGD, "sequence": {"model": "history", **_SGD}}, _twin),
+    "ads-like": ("ads", {"ads": _SGD, "publisher": _SGD}, lambda config: ads_world(config).sides()),
+}  # fmt: skip

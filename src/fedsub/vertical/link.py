@@ -58,6 +58,8 @@ class Remote:
             try:
                 return connect(self.host, self.port, tls=self.tls, wait=self.wait)
             except WireError as err:
+                if isinstance(err.__cause__, ssl.SSLCertVerificationError):
+                    raise RunError(f"{self.name} is there, but not to be trusted. {err}") from err
                 if time.monotonic() > until:
                     raise RunError(
                         f"{self.name} was not reached within {self.patience:g} s. {err} Start it "
@@ -87,6 +89,7 @@ class Link:
         self.name, self.number, self.half = name, number, half
         self._dial, self._channel, self.run = dial, None, 0
         self.down = self.up = 0  # bytes so far
+        self._strange = True  # nothing was heard on this line yet
         self.refused: list[str] = []
 
     @property
@@ -97,7 +100,7 @@ class Link:
         """Reach the party, anew if there was a line before."""
         if self.half is None or self._channel is None:
             self.close()
-            self._channel = self._dial()
+            self._channel, self._strange = self._dial(), True
         self.run = run
 
     def close(self) -> None:
@@ -151,12 +154,14 @@ class Link:
         why = "it does not answer"
         try:
             if (data := self._channel.receive()) is not None:
-                self.up += len(data)
+                self.up, self._strange = self.up + len(data), False
                 return data
-            why = getattr(self._channel, "closed", "") or why
+            if closed := getattr(self._channel, "closed", ""):
+                hint = ", before it said anything; see whether it takes this side's certificate, and what it reports"
+                why = f"it {closed}{hint if self._strange else ''}"
         except WireError as err:
             self.refused.append(f"{self.name}: {err}")
-            why = str(err)
+            why = str(err).removesuffix(".")
         self.close()
         raise PartyLost(f"{self.name} is lost: {why}.")
 

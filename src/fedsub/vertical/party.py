@@ -7,17 +7,19 @@ they are. A question that it cannot use changes nothing and is answered by NO.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedsub.checks import check_seed, check_whole
 from fedsub.data.clients import Clients
-from fedsub.errors import ConfigError, FedsubError, WireError
+from fedsub.errors import ConfigError, FedsubError, ObjectiveError, WireError
 from fedsub.method.described import describe
 from fedsub.objective.code import code_of
 from fedsub.objective.losses import Batch
@@ -37,7 +39,12 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
 def no_loss(output: Tensor, batch: Batch) -> Tensor:
-    """A number a sample that depends on all activations: the loss is at the label party."""
+    """A number a sample that depends on all activations, of which there is a row for each: the loss is elsewhere."""
+    count = len(batch["sample_mask"])
+    if output.ndim < 1 or len(output) != count:
+        raise ObjectiveError(
+            f"The module makes activations {list(output.shape)} of {count} samples; return one row for each, [b, …]."
+        )
     return output.flatten(1).sum(1) if output.ndim > 1 else output
 
 
@@ -127,13 +134,17 @@ class FeatureHalf:
                 if self.side is None or asked.run != self._joined["run"]:
                     raise WireError("This party has not joined that run; begin with JOIN.")
                 wire.check(replace(asked, tensors={}), {}, client=self._joined["number"])
+            if asked.kind not in self._answers:
+                raise WireError(f"There is no question of kind {asked.kind}.")
             with one_thread(), same_random_state(self.params):
                 kind, tensors = self._answers[asked.kind](self, asked)
             round += asked.kind == agreed.BACK and kind == agreed.Z  # activations are those of the next step
-        except KeyError:
-            kind, tensors = agreed.NO, agreed.text("There is no question of that kind.")
         except FedsubError as err:
             kind, tensors = agreed.NO, agreed.text(str(err))
+        except Exception as err:  # of the party's own module, which saw its first batch without a complaint
+            last = traceback.extract_tb(err.__traceback__)[-1]
+            why = f"{type(err).__name__}: {err} ({Path(last.filename).name}, line {last.lineno})"
+            kind, tensors = agreed.NO, agreed.text(f"The module of {self.party.name} failed with {why}.")
         if kind == agreed.NO:
             self.refused += 1
         run = self._joined.get("run", 0)
@@ -164,10 +175,8 @@ class FeatureHalf:
                 self.store.open(self.party, self.problem, self.params, state, said)
             self.side, self.state, self._joined = side, state, joined
         assert self.side is not None
-        with torch.no_grad():
-            self._opened = None
-            shape = self.side.say(self.party.data, torch.zeros(1, dtype=torch.int64).numpy(), {}, int(self.at))[0]
-        return agreed.JOINED, {"z": shape[:0]}
+        self._opened = None
+        return agreed.JOINED, {"z": self.side.say(self.party.data, np.zeros(1, np.int64), {}, int(self.at))[0][:0]}
 
     def _check_same(self, samples: list[int], digests: list[int]) -> None:
         """Refuse a label party whose samples are not these, or in another order."""
@@ -222,7 +231,9 @@ class FeatureHalf:
         if self._opened is None or self._opened[0] != step:
             size, samples = self._joined["batch_size"], self.party.data.samples
             batch = agreed.batch_of(self._joined["seed"], samples, size, step)
-            self._opened = step, self.side.open(batch, {}, step)
+            opened = self.side.open(batch, {}, step)
+            no_loss(opened.output, opened.batch)
+            self._opened = step, opened
         return {"z": self._finite(self._opened[1].output.detach(), step)}
 
     def _finite(self, z: Tensor, step: int) -> Tensor:

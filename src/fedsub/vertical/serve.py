@@ -53,13 +53,10 @@ class Server:
             try:
                 while (data := channel.receive()) is not None:
                     with self._turn:
-                        self._take_over(channel, data)
-                        if channel is not self._current:
-                            break
-                        answer = self.half.answer(data)
+                        answer = self._take_over(channel, data) or self.half.answer(data)
                     channel.send(answer)
                     if self.half.ended:
-                        threading.Timer(LINGER, self._over.set).start()
+                        self._end_soon()
             except FedsubError as err:
                 self.half.refused += 1
                 self.tell(f"refused: {err}")
@@ -68,23 +65,29 @@ class Server:
                 if self.half.ended:
                     self._over.set()
 
-    def _take_over(self, channel: Tcp, data: bytes) -> None:
+    def _end_soon(self) -> None:
+        timer = threading.Timer(LINGER, self._over.set)
+        timer.daemon = True  # a label party that hangs up ends it sooner
+        timer.start()
+
+    def _take_over(self, channel: Tcp, data: bytes) -> bytes | None:
+        """From now on this line is the label party's; else the answer that says why not. No JOIN: WireError."""
         if channel is self._current:
-            return
+            return None
         try:
             wire.read(data, agreed.JOIN)
         except WireError as err:
-            self.half.refused += 1
-            self.tell(f"refused, for it does not begin with JOIN: {err}")
-            return
+            raise WireError(f"it does not begin with JOIN: {err}") from err
         if self.only is not None and channel.name != self.only:
             self.half.refused += 1
             self.tell(f"refused {channel.name or 'somebody without a certificate'}: only {self.only} may join")
-            return
+            why = f"{self.half.party.name} takes {self.only} for its label party, and nobody else (only=, --only)."
+            return wire.write(wire.Envelope(agreed.NO, 0, 0, tensors=agreed.text(why)))
         before, self._current = self._current, channel
         self.tell(f"joined by {channel.name or 'a label party'}")
         if before is not None:
             before.close("another line took its place")
+        return None
 
 
 def serve(

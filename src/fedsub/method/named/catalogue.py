@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -31,6 +31,7 @@ class Entry:
     paper: str
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what makes the method what it is; of a server, its class
     model: str | None = None  # the one built-in model that it is for; None: any model
+    shared: Collection[str] = tuple(DEFAULTS)  # of the settings that methods share, those it takes with **common
 
     @property
     def own(self) -> dict[str, Any]:
@@ -42,7 +43,8 @@ class Entry:
     def defaults(self) -> dict[str, Any]:
         """Every setting of the method and its default, as a configuration file writes them."""
         parameters, own = inspect.signature(self.make).parameters.values(), self.own
-        common = DEFAULTS if any(p.kind is p.VAR_KEYWORD for p in parameters) else {}
+        several = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        common = {name: value for name, value in DEFAULTS.items() if several and name in self.shared}
         fixed = {name: spelling.word(value) for name, value in self.fixed.items()}
         return {**own, **{name: value for name, value in common.items() if name not in own}, **fixed}
 
@@ -64,12 +66,12 @@ CATALOGUE: dict[str, Entry] = {}  # filled by `named`, in the order of `fedsub.m
 
 def named(
     title: str, summary: str, formula: str, paper: str, *, fixed: Mapping[str, Any] | None = None,
-    model: str | None = None,
+    model: str | None = None, shared: Collection[str] = tuple(DEFAULTS),
 ) -> Callable[[Make], Make]:  # fmt: skip
     """Enter a function that makes a method into the catalogue, under its own name."""
 
     def enter(make: Make) -> Make:
-        CATALOGUE[make.__name__] = Entry(make, title, summary, formula, paper, fixed or {}, model)
+        CATALOGUE[make.__name__] = Entry(make, title, summary, formula, paper, fixed or {}, model, shared)
         return make
 
     return enter
@@ -83,7 +85,7 @@ def composed(name: str, average: Average, common: Mapping[str, Any], **derived: 
     """
     entry, defaults = CATALOGUE[name], dict(DEFAULTS)
     for setting in common:
-        if setting not in defaults:
+        if setting not in entry.shared:
             raise ConfigError(f"{name} has no setting {setting!r}; {nearest(setting, entry.defaults)}")
     given = {k: v for k, v in common.items() if k not in derived or v != defaults[k]}
     return compose(name, average, spelling.objects(name, given, {**entry.fixed, **derived}, entry.own))

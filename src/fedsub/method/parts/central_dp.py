@@ -13,7 +13,7 @@ from fedsub.errors import MethodError
 from fedsub.method.average import OverClients, OverHolders
 from fedsub.method.part import Message, Part, Total, Work
 from fedsub.method.parts.bounded import BoundedUpdate, changes_what_is_sent, clipped, looks_at_rows_sent, norms
-from fedsub.method.sampling import Everyone, Poisson
+from fedsub.method.sampling import Everyone, Fraction, Poisson
 from fedsub.method.servers.add import Add
 from fedsub.method.slots import Method
 from fedsub.privacy.accounting import calibrate
@@ -137,9 +137,10 @@ class CentralDP(BoundedUpdate):
         return replace(self, noise=calibrate(self.epsilon, self.delta, rounds, rate, before, self.accountant))
 
     def check(self, method: Method) -> None:
-        if not isinstance(method.sampler, Poisson | Everyone):
+        sampler = method.sampler.sampler if isinstance(method.sampler, Fraction) else method.sampler
+        if not isinstance(sampler, Poisson | Everyone):
             raise MethodError(
-                f"CentralDP counts on each client taking part by a coin of its own; {type(method.sampler).__name__} "
+                f"CentralDP counts on each client taking part by a coin of its own; {type(sampler).__name__} "
                 "draws otherwise, and its privacy is not what is computed. Use Poisson(clients_per_round) "
                 '(sampler="poisson"), or everyone (clients_per_round=None).'
             )

@@ -15,6 +15,8 @@ from fedsub.privacy.heat.mechanism import Estimate, PrivateHeat
 from fedsub.privacy.heat.words import NOISE, Array, Words, draws, simulated
 from fedsub.privacy.spending import Spend
 
+LEAST = 1e-9  # ε, below which the noise of a count is no number of clients
+
 
 @dataclass(frozen=True)
 class AddedHeat(PrivateHeat):
@@ -130,6 +132,11 @@ class CentralHistogram(AddedHeat):
             raise MethodError(f"Give epsilon or noise, one of them; got {self.epsilon!r} and {self.noise!r}.")
         if self.epsilon is not None:
             check_positive("epsilon", self.epsilon)
+            if self.epsilon < LEAST:
+                raise MethodError(
+                    f"epsilon of CentralHistogram must be at least {LEAST:g}, got {self.epsilon:g}: its noise would "
+                    "drown any count."
+                )
         else:
             check_positive("noise", self.noise)
         if check_number("delta", self.delta, least=0) >= 1:
@@ -233,7 +240,7 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 
     def excess(sigma: float) -> float:
         below = _normal(-1 / (2 * sigma) - epsilon * sigma)
-        return _normal(1 / (2 * sigma) - epsilon * sigma) - (math.exp(epsilon) * below if below else 0.0)
+        return _normal(1 / (2 * sigma) - epsilon * sigma) - (math.exp(epsilon + math.log(below)) if below else 0.0)
 
     low, high = 1e-3, 1.0
     while excess(high) > delta:

@@ -30,6 +30,7 @@ from fedsub.checks import check_positive, check_whole
 from fedsub.errors import MethodError
 from fedsub.privacy.heat.holdings import Holdings
 from fedsub.privacy.heat.mechanism import Estimate, LocalHeat
+from fedsub.privacy.heat.response import Response
 from fedsub.privacy.heat.words import PERMANENT, SAMPLE, Array, Words
 from fedsub.privacy.spending import Spend
 from fedsub.rng import below, key, mix, uniform
@@ -137,7 +138,7 @@ class Hadamard(LocalHeat):
         which, at = below(drawn[:, 0], hashes), below(drawn[:, 1], width)
         column = np.where(padding, 0, self.column_of(chosen, which, held.size))
         bit = (np.bitwise_count(column & at) & 1).astype(np.int64)  # 1 stands for −1
-        turned = uniform(drawn[:, 2]) < 1 / (math.exp(self.epsilon) + 1)
+        turned = uniform(drawn[:, 2]) < Response.symmetric(self.epsilon).q
         return (which * width + at) * 2 + (bit ^ turned)
 
     def pack(self, answer: Array, size: int) -> bytes:

@@ -6,7 +6,15 @@ costs.pipeline([1024] * 9, 32, 4, 8).idle                  # (p âˆ’ 1)/(m + p âˆ
 costs.estimated_seconds("runs/a", costs.phones())[200]     # seconds until the end of round 200
 """
 
-from fedsub.study.costs.collectives import Collective, Ring, parameter_server, ring_all_reduce, simulate_ring
+from fedsub.study.costs.collectives import (
+    Collective,
+    GossipRound,
+    Ring,
+    gossip_round,
+    parameter_server,
+    ring_all_reduce,
+    simulate_ring,
+)
 from fedsub.study.costs.devices import PRESETS, Devices, LogNormal, datacentre, named, phones
 from fedsub.study.costs.estimate import estimated_seconds
 from fedsub.study.costs.model_parallel import Split, bubble, data_parallel, pipeline, pipeline_seconds, tensor_split
@@ -14,8 +22,8 @@ from fedsub.study.costs.roundtime import client_seconds, round_seconds
 from fedsub.study.costs.submodels import SubmodelRound, l2gd_averagings, sign_ratio, submodel_round
 
 __all__ = [
-    "PRESETS", "Collective", "Devices", "LogNormal", "Ring", "Split", "SubmodelRound", "bubble", "client_seconds",
-    "data_parallel", "datacentre", "estimated_seconds", "l2gd_averagings", "named", "parameter_server", "phones",
-    "pipeline", "pipeline_seconds", "ring_all_reduce", "round_seconds", "sign_ratio", "simulate_ring",
-    "submodel_round", "tensor_split",
+    "PRESETS", "Collective", "Devices", "GossipRound", "LogNormal", "Ring", "Split", "SubmodelRound", "bubble",
+    "client_seconds", "data_parallel", "datacentre", "estimated_seconds", "gossip_round", "l2gd_averagings", "named",
+    "parameter_server", "phones", "pipeline", "pipeline_seconds", "ring_all_reduce", "round_seconds", "sign_ratio",
+    "simulate_ring", "submodel_round", "tensor_split",
 ]  # fmt: skip

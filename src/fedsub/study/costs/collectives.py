@@ -4,6 +4,7 @@ Counted are values (parameters); times the bytes of one they are a volume.
 
     parameter server   K·N to the server and K·N back: all of it passes one node
     ring all-reduce    2 (K − 1) N / K sent by each worker, below 2 N whatever K is; 2 (K − 1) N in total
+    gossip             R·N received by each worker, in S segments from R peers each; no exact mean, but for R = K − 1
 """
 
 from __future__ import annotations
@@ -67,6 +68,53 @@ def ring_all_reduce(workers: int, parameters: int) -> Collective:
     steps = 2 * (k - 1)
     received = np.roll(sent, 1)  # from the worker before
     return Collective("ring all-reduce", k, n, sent, received, server=0, steps=steps, serial=steps * int(chunks[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class GossipRound:
+    """What a round of gossip costs a worker that asks R peers for each of S segments. Values, as in `Collective`.
+
+    The expected values that a worker sends are those that it receives; who is asked is drawn at random.
+    """
+
+    workers: int
+    parameters: int
+    peers: int  # R, no more than there are
+    sizes: np.ndarray  # of the segments
+
+    @property
+    def received(self) -> int:
+        """R·N, however many segments there are."""
+        return self.peers * int(self.sizes.sum())
+
+    @property
+    def links(self) -> int:
+        """S·R, where no peer is asked for two segments."""
+        return self.peers * len(self.sizes)
+
+    @property
+    def per_link(self) -> float:
+        """N / S on average; segments differ by one value at most."""
+        return float(self.sizes.mean())
+
+    @property
+    def total(self) -> int:
+        """All values that cross a wire, each counted once."""
+        return self.workers * self.received
+
+    def seconds(self, bandwidth: float, latency: float, bytes_per_parameter: int = 4) -> float:
+        """2 α for the question and its answer, and R·N values in and as many out, one after the other."""
+        size = check_whole("bytes_per_parameter", bytes_per_parameter, 1, error=ConfigError)
+        speed = check_positive("bandwidth", bandwidth, error=ConfigError)
+        wait = check_number("latency", latency, least=0, error=ConfigError)
+        return (2 * wait if self.received else 0.0) + 2 * self.received * size / speed
+
+
+def gossip_round(workers: int, parameters: int, *, segments: int = 1, peers: int = 1) -> GossipRound:
+    """Each of K workers receives every segment of N values from R peers of that segment's own."""
+    k, n = _checked(workers, parameters)
+    asked = min(check_whole("peers", peers, 0, error=ConfigError), k - 1)
+    return GossipRound(k, n, asked, chunk_sizes(check_whole("segments", segments, 1, error=ConfigError), n))
 
 
 class Ring(NamedTuple):

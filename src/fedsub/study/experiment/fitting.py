@@ -15,9 +15,11 @@ def fit_model(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_its_kind(raw: dict[str, Any]) -> dict[str, Any]:
-    """Without the options that the task brings for its own kind of model, where another kind was asked for."""
+    """Without the options that the task brings for its own kind of model, where another one was asked for."""
     model, usual = raw.get("model"), _usual(raw).get("model", {})
-    if not isinstance(model, dict) or model.get("kind", usual.get("kind")) == usual.get("kind"):
+    if not isinstance(model, dict):
+        return raw
+    if "objective" not in model and model.get("kind", usual.get("kind")) == usual.get("kind"):
         return raw
     return raw | {"model": {name: value for name, value in model.items() if usual.get(name) != value}}
 

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from fedsub.checks import check_number, check_positive, check_whole
 from fedsub.errors import ConfigError
+from fedsub.study.theory.arguments import checked
 
 # Strongly convex, clients alike ---------------------------------------------------------------------
 
@@ -50,6 +51,7 @@ class LocalSGDBound:
         return (self.shift + step) ** 2
 
 
+@checked
 def local_sgd_bound(
     *, mu: float, smoothness: float, variance: float, gradient_bound: float, distance: float, workers: int,
     horizon: int, period: int, batch_size: int = 1,
@@ -72,11 +74,13 @@ def local_sgd_bound(
     )
 
 
+@checked
 def longest_period(horizon: int, workers: int, batch_size: int = 1) -> float:
     """H = √(T / (K b)): with a mean at least so often, K workers are K times as fast as one."""
     return math.sqrt(horizon / (workers * batch_size))
 
 
+@checked
 def local_sgd_rate(
     *, mu: float, smoothness: float, gradient_bound: float, workers: int, horizon: int, batch_size: int = 1
 ) -> float:
@@ -118,6 +122,7 @@ class NonIIDBound:
         return 2 * (self.noise + self.sampling) / self.mu + self.mu * self.gamma / 2 * self.distance
 
 
+@checked
 def non_iid_bound(
     *, mu: float, smoothness: float, shares: ArrayLike, deviations: ArrayLike, gradient_bound: float,
     heterogeneity: float, distance: float, local_steps: int, clients_per_round: int | None = None,
@@ -149,11 +154,13 @@ def non_iid_bound(
     return NonIIDBound(mu, kappa, max(8 * kappa, steps), noise, sampling, distance, steps)
 
 
+@checked
 def heterogeneity(optimum: float, shares: ArrayLike, local_optima: ArrayLike) -> float:
     """Γ = F* − Σ p_k F_k*: how much worse the common optimum is than if each client had its own; 0 if they agree."""
     return float(optimum - np.asarray(shares, np.float64) @ np.asarray(local_optima, np.float64))
 
 
+@checked
 def rounds_shape(
     local_steps: float, *, clients_per_round: int, gradient_bound: float, heterogeneity: float, shares: ArrayLike,
     deviations: ArrayLike, smoothness: float, mu: float,
@@ -166,6 +173,7 @@ def rounds_shape(
     return rises * local_steps + falls / local_steps + gradient_bound**2
 
 
+@checked
 def best_local_steps(
     *, clients_per_round: int, gradient_bound: float, heterogeneity: float, shares: ArrayLike, deviations: ArrayLike,
     smoothness: float, mu: float,
@@ -199,6 +207,7 @@ class NonConvexBound:
         return self.start + self.drift + self.noise
 
 
+@checked
 def non_convex_bound(
     *, gap: float, lr: float, horizon: int, workers: int, interval: int, smoothness: float, variance: float,
     gradient_bound: float,
@@ -213,16 +222,19 @@ def non_convex_bound(
     )
 
 
+@checked
 def non_convex_lr(workers: int, horizon: int, smoothness: float) -> float:
     """γ = √N / (L √T)."""
     return math.sqrt(workers / horizon) / smoothness
 
 
+@checked
 def longest_interval(workers: int, horizon: int) -> float:
     """I ≤ T^¼ / N^¾; above 1, so that a round may have several steps, only if T > N³."""
     return horizon**0.25 / workers**0.75
 
 
+@checked
 def non_convex_rate(
     *, gap: float, workers: int, horizon: int, smoothness: float, variance: float, gradient_bound: float
 ) -> float:

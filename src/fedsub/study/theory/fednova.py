@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedsub.checks import check_decay, check_whole
+from fedsub.checks import check_column, check_decay, check_whole
 from fedsub.errors import ConfigError
+from fedsub.study.theory.arguments import checked
 
 Array = np.ndarray
 
@@ -36,17 +37,20 @@ def accumulation(steps: int, *, momentum: float = 0.0, pull: float = 0.0) -> Arr
     return (1 - momentum**left) / (1 - momentum) if momentum else (1 - pull) ** (left - 1.0)
 
 
+@checked
 def surrogate_weights(shares: ArrayLike, accumulations: Sequence[ArrayLike]) -> Array:
     """w_i = p_i ‖a_i‖₁ / Σ p_j ‖a_j‖₁: whose mean FedAvg minimises. FedNova's are ``shares``."""
     weights = _shares(shares, accumulations) * _norms(accumulations)
     return weights / weights.sum()
 
 
+@checked
 def effective_steps(shares: ArrayLike, accumulations: Sequence[ArrayLike]) -> float:
     """τ_eff = Σ p_i ‖a_i‖₁: of FedAvg, and FedNova's default."""
     return float(_shares(shares, accumulations) @ _norms(accumulations))
 
 
+@checked
 def slowdown(steps: ArrayLike, effective: float) -> float:
     """τ̄ / τ_eff, the factor on the rate's first term; τ̄ is the mean number of local steps, each client counted once.
 
@@ -67,6 +71,7 @@ class NovaConstants:
     drift: float  # C = max_i (‖a_i‖₁² − ‖a_i‖₁ a_i,−1)
 
 
+@checked
 def nova_constants(weights: ArrayLike, accumulations: Sequence[ArrayLike], effective: float) -> NovaConstants:
     """a_i,−1 is the last entry of a_i. With one step each there is no drift: B = C = 0."""
     w, ones = _shares(weights, accumulations), _norms(accumulations)
@@ -79,6 +84,7 @@ def nova_constants(weights: ArrayLike, accumulations: Sequence[ArrayLike], effec
     )
 
 
+@checked
 def mismatch(shares: ArrayLike, weights: ArrayLike) -> float:
     """χ²(p‖w) = Σ (p_i − w_i)² / w_i, by which Theorem 2 bounds what is left of ∇F where ∇F̃ vanishes."""
     p, w = np.asarray(shares, np.float64), np.asarray(weights, np.float64)
@@ -86,7 +92,10 @@ def mismatch(shares: ArrayLike, weights: ArrayLike) -> float:
 
 
 def _norms(accumulations: Sequence[ArrayLike]) -> Array:
-    return np.array([float(np.abs(np.asarray(a, np.float64)).sum()) for a in accumulations])
+    found = [check_column(f"accumulations[{i}]", a) for i, a in enumerate(accumulations)]
+    if bad := [i for i, a in enumerate(found) if not a.sum()]:
+        raise ConfigError(f"accumulations[{bad[0]}] has no step, or none that counts; leave such a client out.")
+    return np.array([float(a.sum()) for a in found])
 
 
 def _shares(shares: ArrayLike, accumulations: Sequence[ArrayLike]) -> Array:

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedsub.checks import check_number, check_positive, check_whole
+from fedsub.errors import ConfigError
+from fedsub.study.theory.arguments import checked
+
 Array = np.ndarray
 
 
@@ -49,11 +53,13 @@ def squared_norm(gradients: ArrayLike) -> float:
     return float((np.asarray(gradients, np.float64).mean(axis=0) ** 2).sum())
 
 
+@checked
 def suboptimality_bound(elementwise: float, mu: float) -> float:
     """f - f* <= elementwise / (2 mu), every f_i mu-strongly convex on its submodel [A, Theorem 1]."""
     return elementwise / (2 * mu)
 
 
+@checked
 def suboptimality_bound_from_squared(squared: float, mu: float, n_min: int, n_clients: int) -> float:
     """f - f* <= (N / n_min) ||grad f||^2 / (2 mu): all the squared norm alone can say [A, Theorem 1].
 
@@ -152,6 +158,7 @@ class RateBound:
         return self.start + self.noise + self.drift + self.sampling
 
 
+@checked
 def rate_bound(
     *,
     gap: float,
@@ -182,6 +189,7 @@ def rate_bound(
     )
 
 
+@checked
 def suggested_lr(n_min: int, clients_per_round: int, n_clients: int, horizon: int) -> float:
     """sqrt(n_min K / (N T)) [N, Theorem 3].
 
@@ -203,15 +211,18 @@ class Corollary:
 
     def after(self, horizon: int) -> float:
         """What (1/T) Σ E[∇fᵀ D ∇f] is at most after T = ``horizon`` rounds."""
+        check_number("horizon", horizon, least=1, error=ConfigError)
         if horizon < self.enough:
             raise ValueError(f"The corollary begins at T = n_min K^3 / N = {self.enough:.6g}; horizon is {horizon}.")
         return self.constant * float(np.sqrt(self.factor / horizon))
 
     def rounds_to(self, accuracy: float) -> int:
         """The iteration complexity: T = max(n_min K³ / N, (N / (n_min K)) (constant / ε)²), O(N / (n_min K ε²))."""
+        check_positive("accuracy", accuracy, error=ConfigError)
         return int(np.ceil(max(self.enough, self.factor * (self.constant / accuracy) ** 2)))
 
 
+@checked
 def corollary(
     *, gap: float, n_clients: int, clients_per_round: int, local_steps: int, n_min: int, smoothness: float,
     variance: float, gradient_bound: float,
@@ -237,6 +248,7 @@ class Example1:
     fedsubavg: Array
 
 
+@checked
 def example1(n_clients: int, rounds: int, lr: float, start: tuple[float, float], local_steps: int = 1) -> Example1:
     """Example 1 of [N]: client 1 has loss w1^2 + w2^2, all others w2^2; everyone takes part, exact gradients.
 
@@ -244,6 +256,7 @@ def example1(n_clients: int, rounds: int, lr: float, start: tuple[float, float],
 
     w1 is held by one client of N: FedAvg moves it N times too slowly, FedSubAvg like w2.
     """
+    check_whole("rounds", rounds, 0, error=ConfigError)
     q = (1 - 2 * lr) ** local_steps
     r = np.arange(rounds + 1)[:, None]
     point = np.asarray(start, np.float64)
@@ -251,6 +264,7 @@ def example1(n_clients: int, rounds: int, lr: float, start: tuple[float, float],
     return Example1(fedavg=slow**r * point, fedsubavg=np.array([q, q]) ** r * point)
 
 
+@checked
 def drift_fixed_point(a: ArrayLike, e: ArrayLike, lr: float, local_steps: int) -> float:
     """Where FedAvg settles for f_i = a_i (x - e_i)^2 / 2 with everyone taking part.
 

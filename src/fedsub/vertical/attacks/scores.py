@@ -61,9 +61,19 @@ def norm(gradients: Tensor, known: Known) -> Array:
 
 
 def direction(gradients: Tensor, known: Known) -> Array:
-    """Needs no orientation: what points like known positives is positive."""
-    unit = gradients / gradients.norm(dim=1, keepdim=True).clamp_min(torch.finfo(gradients.dtype).tiny)
-    return (unit @ unit[known.positive].mean(0)).double().numpy()
+    """What points like known positives is positive, unless known negatives clearly do so more.
+
+    A protection may turn positives apart: then what is like none of them is positive.
+    """
+    unit = (gradients / gradients.norm(dim=1, keepdim=True).clamp_min(torch.finfo(gradients.dtype).tiny)).double()
+    scores = (unit @ unit[known.positive].mean(0)).numpy()
+    count = len(known.positive)
+    if min(count, len(known.negative)) < 2:  # too few to tell
+        return scores
+    itself = unit[known.positive].square().sum(1).numpy()
+    others, theirs = (count * scores[known.positive] - itself) / (count - 1), scores[known.negative]
+    error = (others.var(ddof=1) / count + theirs.var(ddof=1) / len(theirs)) ** 0.5
+    return -scores if theirs.mean() - others.mean() > 2 * error else scores
 
 
 def spectral(rows: Tensor, known: Known) -> Array:

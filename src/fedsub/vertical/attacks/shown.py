@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedsub.disk.files import dump, make_folder, output_folder, write_atomic
-from fedsub.vertical.attacks.study import ALL, ATTACKS, OF_GRADIENTS, ONE, Attacked
+from fedsub.study.attacked import Attacked
+from fedsub.vertical.attacks.study import ALL, ATTACKS, OF_GRADIENTS, ONE
 
 COLOURS = {"norm": "#0072B2", "direction": "#D55E00", "spectral": "#009E73", "activations": "#CC79A7",
            "completion": "#E69F00"}  # fmt: skip  # Okabe & Ito
@@ -22,14 +21,14 @@ HEADINGS = (
 
 def table(found: Attacked) -> list[list[str]]:
     """Cells by protection: means over seeds, ± the standard deviation; "–" where there is nothing to attack."""
-    return [[name, *[_cell(found.of(name, what)) for what in ("task", *ATTACKS)]] for name in found.protections()]
+    return found.table(("task", *ATTACKS))
 
 
 def save(found: Attacked, folder: Path, *, marks: dict[str, float] | None = None) -> None:
     """attack.json, attack.csv (a line per protection and seed) and attack.png."""
     make_folder(output_folder(folder))
     write_atomic(folder / "attack.json", dump(found.plain(), indent=2))
-    write_atomic(folder / "attack.csv", _csv(found).encode())
+    write_atomic(folder / "attack.csv", found.csv(("task", *ATTACKS)).encode())
     picture = BytesIO()
     draw(found, picture, marks=marks)
     write_atomic(folder / "attack.png", picture.getvalue())
@@ -54,7 +53,7 @@ def draw(found: Attacked, to: Path | BytesIO, *, marks: dict[str, float] | None 
         for look, what in looks.items():
             hollow = {"markerfacecolor": "white"} if look == ONE else {}
             label = attack if look == ALL else None
-            _bars(left, found, names, places + shift, what, color=COLOURS[attack], label=label, **hollow)
+            found.draw(left, places + shift, what, color=COLOURS[attack], label=label, **hollow)
     plain = [np.mean(v) for name in names if (v := found.of(name, "untrained"))]
     if plain:
         left.axvline(float(np.mean(plain)), color="0.45", ls="--", lw=1, label="own features, untrained")
@@ -62,7 +61,7 @@ def draw(found: Attacked, to: Path | BytesIO, *, marks: dict[str, float] | None 
     left.set(xlabel="AUC of attacks on labels", yticks=places, yticklabels=names, xlim=(None, 1.02))
     left.invert_yaxis()
     left.set_title("filled: all passes; hollow: the last pass alone", fontsize=9)
-    _bars(right, found, names, places, "task", color="black")
+    found.draw(right, places, "task", color="black")
     for text, value in (marks or {}).items():
         right.axvline(value, color="0.45", ls=":", lw=1.2)
         right.annotate(text, (value, 1), xycoords=("data", "axes fraction"), xytext=(0, 3), textcoords="offset points",
@@ -76,27 +75,3 @@ def draw(found: Attacked, to: Path | BytesIO, *, marks: dict[str, float] | None 
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
     figure.savefig(to, format="png")
-
-
-def _bars(axes: Any, found: Attacked, names: list[str], places: np.ndarray, what: str, **look: Any) -> None:
-    some = [(y, found.of(name, what)) for y, name in zip(places, names, strict=True) if found.of(name, what)]
-    if not some:
-        return
-    middle = np.array([np.mean(values) for _, values in some])
-    ends = np.array([[np.mean(v) - min(v), max(v) - np.mean(v)] for _, v in some]).T
-    axes.errorbar(middle, [y for y, _ in some], xerr=ends, fmt="o", ms=4.5, lw=1.2, capsize=0, **look)
-
-
-def _cell(values: list[float]) -> str:
-    if not values:
-        return "–"
-    mean = f"{np.mean(values):.3f}"
-    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.3f}"
-
-
-def _csv(found: Attacked) -> str:
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, ["protection", "seed", "task", *ATTACKS])
-    writer.writeheader()
-    writer.writerows(found.rows)
-    return text.getvalue()

@@ -15,7 +15,7 @@ passes, which is what a patient attacker has. Noise that is drawn anew in every 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from fedsub.checks import check_whole
 from fedsub.errors import ConfigError, nearest
 from fedsub.round.evaluate import Evaluate
 from fedsub.round.quiet import one_thread
+from fedsub.study.attacked import Attacked, Row
 from fedsub.vertical.attacks import scores
 from fedsub.vertical.attacks.notes import Notes, Watching
 from fedsub.vertical.config import Study
@@ -41,26 +42,6 @@ ONE, ALL = "one", "all"  # passes looked at
 ATTACKS = (
     *[f"{name}.{look}" for look in (ONE, ALL) for name in OF_GRADIENTS], "activations", "completion", "untrained",
 )  # fmt: skip
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Attacked:
-    """One row per protection and seed: "protection", "seed", "task" and an AUC for every attack of `ATTACKS`."""
-
-    rows: tuple[Row, ...]
-    metric: str
-    settings: Mapping[str, Any]
-
-    def protections(self) -> list[str]:
-        return list(dict.fromkeys(row["protection"] for row in self.rows))
-
-    def of(self, protection: str, what: str) -> list[float]:
-        """The values of the seeds; empty where there are none, such as attacks on nobody."""
-        return [row[what] for row in self.rows if row["protection"] == protection and what in row]
-
-    def plain(self) -> dict[str, Any]:
-        return {"metric": self.metric, "settings": dict(self.settings), "rows": list(self.rows)}
 
 
 def attack(
@@ -75,7 +56,7 @@ def attack(
     known: int = 20,
     progress: Callable[[str, int], None] = lambda protection, seed: None,
 ) -> Attacked:
-    """A table of attacks by protection, over seeds.
+    """A table of attacks by protection, over seeds: a row has "task" and an AUC for every attack of `ATTACKS`.
 
     ``make(seed)`` gives the label party, whose own protections are replaced by each of ``protections`` in turn, and the
     feature parties; ``curious`` names the one that attacks (the first). ``alone(seed)`` is the label party by itself,

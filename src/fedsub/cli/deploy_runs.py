@@ -57,6 +57,7 @@ def supervise(site: Site, view: View, which: Literal["new", "old", "any"]) -> No
     from fedsub.deploy.supervise import Supervisor
     from fedsub.deploy.web import serving, write_page
 
+    roll(site).refuse_another()
     begun = (site.out / "config.json").exists()
     if finished(site):
         if which == "new":

@@ -6,18 +6,20 @@ and may end before them. Who runs is written to a file, so that the next start f
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsub.disk.files import dump, write_atomic
 from fedsub.disk.reading import read_json
+from fedsub.errors import RunError
 
 PATIENCE = 8.0  # seconds between asking a process to end and ending it
 LONGEST_PAUSE = 30.0
@@ -203,6 +205,25 @@ class Roll:
         """The number of the supervisor that runs now; one that has ended in order says so."""
         told = self.read()
         return None if told.get("ended") else _same(told.get("supervisor"))
+
+    def refuse_another(self) -> None:
+        """RunError if a supervisor runs already."""
+        if (other := self.supervisor()) is not None:
+            raise RunError(
+                f"{self.path.parent.parent} is supervised already (pid {other}); see fedsub deploy status, or stop it "
+                "first."
+            )
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Be the only supervisor while the block runs: a lock of the operating system, which ends with the process."""
+        self.refuse_another()
+        with open(self.path.with_suffix(".lock"), "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunError(f"{self.path.parent.parent} is supervised already, by one that just began.") from error
+            yield
 
     def leftovers(self) -> list[dict]:
         """Children of an earlier supervisor that still run."""

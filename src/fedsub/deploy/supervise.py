@@ -58,12 +58,8 @@ class Supervisor:
 
     def run(self) -> Outcome:
         """Until the run is finished, has failed for good, or somebody stops it."""
-        if (other := self.roll.supervisor()) is not None:
-            raise RunError(
-                f"{self.site.folder} is supervised already (pid {other}); see fedsub deploy status, or stop it first."
-            )
         self.site.state.mkdir(parents=True, exist_ok=True)
-        with self._signals():
+        with self.roll.taken(), self._signals():
             try:
                 for name in self.roll.end_leftovers():
                     self.say(f"Stopped {name}, which an earlier supervisor had left behind.")

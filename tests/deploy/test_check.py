@@ -191,9 +191,16 @@ def test_nothing_there_is_not_taken_for_safe(site):
     assert "Nothing answers" in found.sentence
 
 
-@pytest.mark.parametrize(("version", "level"), [("1.41.0", "fine"), ("1.40.9", "refused"), ("2.0.0", "refused"),
-                                               ("1.55.1", "note")])  # fmt: skip
-def test_versions_of_flower(site, monkeypatch, version, level):
+@pytest.mark.parametrize(("version", "resident", "stock"), [
+    ("1.41.0", "fine", "fine"), ("1.40.9", "refused", "refused"), ("2.0.0", "refused", "refused"),
+    ("1.55.1", "refused", "note"),
+])  # fmt: skip
+def test_versions_of_flower(site, monkeypatch, version, resident, stock):
     monkeypatch.setattr(check, "version", lambda name: version)
-    (found,) = check.versions(site)
-    assert found.level == level
+    monkeypatch.setattr(check, "tested_versions", lambda: ("1.41.0",))
+    monkeypatch.delenv(check.UNTESTED, raising=False)
+    assert [one.level for one in check.versions(site)] == [resident]
+    other = set_in(site, 'kind = "resident"', 'kind = "stock"')
+    assert [one.level for one in check.versions(other)] == [stock]
+    monkeypatch.setenv(check.UNTESTED, "1")
+    assert [one.level for one in check.versions(site)] == [stock]

@@ -23,6 +23,7 @@ from fedsub.deploy.outcome import roll
 from fedsub.deploy.site import NODE, Site, loopback
 from fedsub.errors import ConfigError, FedsubError
 
+UNTESTED = "FEDSUB_UNTESTED_FLWR"  # an environment variable of resident nodes
 SOON = 30  # days before its end that a certificate is worth a note
 
 
@@ -58,12 +59,25 @@ def versions(site: Site) -> Findings:
         yield Finding("refused", "flower", "Flower is not installed here: pip install 'fedsub[flower]'.")
         return
     numbers = tuple(int(part) for part in flwr.split(".")[:2])
+    tested = tested_versions()
     if numbers < (1, 41) or numbers[0] > 1:
         yield Finding("refused", "flower", f"flwr {flwr} is installed, expected at least 1.41 and below 2.")
-    elif numbers > (1, 42):
-        yield Finding("note", "flower", f"flwr {flwr} is newer than what fedsub was tried with (1.41, 1.42).")
-    else:
+    elif flwr in tested:
         yield Finding("fine", "flower", f"flwr {flwr}")
+    elif site.settings.nodes.kind == "resident" and site.settings.nodes.local and not os.environ.get(UNTESTED):
+        yield Finding(
+            "refused", "flower",
+            f"flwr {flwr} is not one that resident nodes were tested with ({', '.join(tested)}); install that, take "
+            f'nodes.kind = "stock", or try it all the same with {UNTESTED}=1.',
+        )  # fmt: skip
+    else:
+        yield Finding("note", "flower", f"flwr {flwr} is not one that fedsub was tested with ({', '.join(tested)}).")
+
+
+def tested_versions() -> tuple[str, ...]:
+    from fedsub.flower.fleet import TESTED
+
+    return TESTED
 
 
 def ports(site: Site) -> Findings:

@@ -105,9 +105,14 @@ def _charts(view: View) -> str:
         split, _, kind = name.rpartition(".")
         shown = [(float(r), v) for r, v in points if v == v and abs(v) != float("inf")]
         if len(shown) > 1 and kind not in HIDDEN:
-            kinds.setdefault(kind, {})[f"{split} samples" if split else "at clients, on their batches"] = shown
+            kinds.setdefault(kind, {})[_split(split)] = shown
     out = "".join(_figure(f"m{i}", with_unit(kind), lines, "round") for i, (kind, lines) in enumerate(kinds.items()))
     return f'<section><h2>Curves</h2>\n<div class="charts">{out}</div></section>\n' if out else ""
+
+
+def _split(split: str) -> str:
+    named = {"": "at clients, on their batches", "train": "training samples"}
+    return named.get(split, f"{split} samples")
 
 
 def _figure(name: str, title: str, lines: dict[str, Points], xlabel: str, *, log: bool = False) -> str:
@@ -197,10 +202,7 @@ def _processes(view: View) -> str:
 
 
 def _events(view: View) -> str:
-    lines = [
-        [time.strftime("%d %b %H:%M:%S", time.localtime(at)) if isinstance(at, float | int) else str(at), text]
-        for at, text in reversed(view.events)
-    ]
+    lines = [[time.strftime("%d %b %H:%M:%S", time.localtime(at)), text] for at, text in reversed(view.events)]
     return f"<section><h2>Events</h2>\n{table(['time', 'event'], lines, 'events')}</section>\n" if lines else ""
 
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class View:
     refused: list[str]
     heat: list[Heat]
     children: list[dict[str, Any]]
-    events: list[tuple[float | str, str]]
+    events: list[tuple[float, str]]  # when, in seconds since 1970, and what
 
     @property
     def down(self) -> int:
@@ -109,8 +110,8 @@ class Watcher:
         traffic = self._read(out / "traffic.jsonl", _traffic)
         cohort, by_client = traffic or ([], {})
         clients = said.get("clients")
-        events: list[tuple[float | str, str]] = [(e["time"], e["event"]) for e in told.get("events", [])]
-        events += [(row.get("time", ""), str(row.get("event", ""))) for row in self._lines(out / "events.jsonl")[-20:]]
+        events = [(float(e["time"]), str(e["event"])) for e in told.get("events", []) if mine]
+        events += [(_seconds(row.get("time")), str(row.get("event", ""))) for row in self._lines(out / "events.jsonl")]
         counts = said.get("counts")
         return View(
             name=self.site.name, outcome=outcome(self.site), now=time.time(), told=_number(said.get("time")),
@@ -121,7 +122,8 @@ class Watcher:
             counts={str(key): int(n) for key, n in counts.items()} if isinstance(counts, dict) else {},
             refused=[str(text) for text in said.get("refused", [])][-10:],
             heat=self._read(out / "population.safetensors", _heat) or [],
-            children=list(told.get("children", [])) if mine and not told.get("ended") else [], events=events[-30:],
+            children=list(told.get("children", [])) if mine and not told.get("ended") else [],
+            events=sorted(events)[-30:],
         )  # fmt: skip
 
     def _lines(self, path: Path) -> list[dict[str, Any]]:
@@ -138,6 +140,14 @@ class Watcher:
             return kept[1]
         except (OSError, FedsubError, ValueError, KeyError, TypeError):
             return None
+
+
+def _seconds(text: Any) -> float:
+    """A time as run directories write it, in seconds since 1970."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def _number(value: Any) -> float | None:

@@ -1,6 +1,8 @@
 """Raw results for docs/results: what runs measured, and what searches tried, as two small Parquet files.
 
-python experiments/raw_results.py NAME DIR [DIR …]    (each DIR is the --out of fedsub compare, run, tune or reproduce)
+python experiments/raw_results.py NAME DIR [DIR …]
+
+Each DIR is the --out of fedsub compare, run, tune, reproduce or vertical attack.
 
 NAME-metrics.parquet has a line per run, round and number that was measured (evaluations during training, "round"
 after which they were made; "final" ones are those of all samples of a split at the end; "bytes" are all of the run).
@@ -22,10 +24,21 @@ from fedsub.running.run import finished_result
 
 RESULTS = Path(__file__).parent.parent / "docs/results"
 LARGEST = 200_000  # bytes of a file
+ATTACK = "attack.json"
 SCHEMA = {
     "of": pl.String, "run": pl.String, "seed": pl.Int32, "stage": pl.String, "round": pl.Int32,
     "metric": pl.String, "value": pl.Float64,
 }  # fmt: skip
+
+
+def attacked(folder: Path) -> Iterator[tuple[Any, ...]]:
+    """The lines of attacks, if there were any: one per protection, seed and attack, and the task beside them."""
+    if not (folder / ATTACK).exists():
+        return
+    found = json.loads((folder / ATTACK).read_text())
+    for row in found["rows"]:
+        who = (folder.name, row.pop("protection"), row.pop("seed"), "final", found["settings"]["passes"])
+        yield from ((*who, found["metric"] if what == "task" else f"attack.{what}", auc) for what, auc in row.items())
 
 
 def measured(folder: Path) -> Iterator[tuple[Any, ...]]:
@@ -58,6 +71,8 @@ def tried(folder: Path) -> pl.DataFrame:
 
 def settings(folder: Path) -> str:
     """What a folder was made with, without the paths of the computer that made it."""
+    if (attacks := folder / ATTACK).exists():
+        return json.dumps(json.loads(attacks.read_text())["settings"])
     known = [p for p in (folder / "compare.json", folder / "tune.json") if p.exists()]
     if not known:  # of fedsub reproduce: a directory of runs
         configs = {p.parent.name.partition("-seed")[0]: json.loads(p.read_text()) for p in folder.rglob("config.json")}
@@ -73,7 +88,9 @@ def settings(folder: Path) -> str:
 def keep(name: str, folders: list[Path], to: Path = RESULTS) -> list[Path]:
     about = {f"settings of {folder.name}": settings(folder) for folder in folders}
     parts = {
-        "metrics": pl.DataFrame([line for f in folders for line in measured(f)], schema=SCHEMA, orient="row"),
+        "metrics": pl.DataFrame(
+            [line for f in folders for line in (*attacked(f), *measured(f))], schema=SCHEMA, orient="row"
+        ),
         "trials": pl.concat(
             [tried(f) for f in folders if (f / "trials.csv").exists()] or [pl.DataFrame()], how="diagonal_relaxed"
         ),

@@ -68,6 +68,23 @@ def test_raw_results_hold_what_was_measured_and_tried(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(about)
 
 
+def test_raw_results_hold_attacks(tmp_path: Path) -> None:
+    rows = [
+        {"protection": "alone", "seed": 3, "task": 0.7},
+        {"protection": "none", "seed": 3, "task": 0.8, "norm.one": 1},
+    ]
+    made = {"metric": "test.auc", "settings": {"passes": 4, "known": 20}, "rows": rows}
+    (tmp_path / "ads").mkdir()
+    (tmp_path / "ads" / "attack.json").write_text(json.dumps(made))
+    (written,) = script("raw_results").keep("attacks", [tmp_path / "ads"], tmp_path / "raw")
+    lines = pl.read_parquet(written).select("of", "run", "seed", "round", "metric", "value").rows()
+    assert lines == [
+        ("ads", "alone", 3, 4, "test.auc", 0.7), ("ads", "none", 3, 4, "test.auc", 0.8),
+        ("ads", "none", 3, 4, "attack.norm.one", 1.0),
+    ]  # fmt: skip
+    assert json.loads(pl.read_parquet_metadata(written)["settings of ads"]) == made["settings"]
+
+
 def test_kept_files_are_small_and_in_the_table_of_the_page() -> None:
     page = (ROOT / "docs/results.md").read_text().partition("## Raw results")[2]
     kept = sorted(RESULTS.glob("*.parquet"))

@@ -11,7 +11,7 @@ SECTIONS = {
     "How to": (
         "data", "labels_and_files", "datasets", "twins", "models", "seeds", "metrics", "ranking", "personal", "mixture",
         "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "flower",
-        "deployment", "extending", "cli",
+        "extending", "cli",
     ),
     "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),
     "Explanation": (

@@ -260,3 +260,16 @@ def test_a_module_of_ones_own(folder: Path) -> None:
     assert found.exit_code == 0, found.output
     assert "mine.py (parties.shop.own)" in found.output
     assert set(load_file(folder / "c" / "split-seed0" / "bottom-shop.safetensors")) == {"rows.weight"}
+
+
+@pytest.mark.slow
+def test_two_processes_align_what_they_share() -> None:
+    found = CliRunner().invoke(app, ["vertical", "bench", "--ids", "3001", "--json"])
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    for side in (told["first"], told["second"]):
+        assert side["exact"] is True
+        assert side["shared"] == 1501
+        assert 0 < side["peak_bytes"] < 2 << 30
+        assert side["ratio"] == pytest.approx(side["cpu"] / side["curve"])
+    assert "1,501 ids shared, exactly those that are" in found.stderr

@@ -122,11 +122,11 @@ def test_a_thousand_corrupted_replies_change_nothing(tmp_path: Path) -> None:
     """All clients but one send rubbish in every round: the model is that of a run in which they are lost."""
     bad, rounds = {0, 1, 2, 3, 4, 6, 7}, 144
     spoil = Spoiler(0, bad)
-    found = over_grid(tmp_path, "everyone", spoil=spoil, rounds=rounds, **{"checkpoint-every": 100})
+    found = over_grid(tmp_path, "everyone", spoil=spoil, rounds=rounds, checkpoints=100)
     assert spoil.count >= 1000
     counted = json.loads((tmp_path / "out" / "live.json").read_text())["counts"]
     assert counted["refused"] + counted["failed"] + counted["too_large"] == spoil.count
-    silent = over_grid(tmp_path / "silent", "everyone", spoil=Silent(bad), rounds=rounds, **{"checkpoint-every": 100})
+    silent = over_grid(tmp_path / "silent", "everyone", spoil=Silent(bad), rounds=rounds, checkpoints=100)
     assert same(found, silent)
     assert {row["lost"] for row in found.history[1:]} == {7}
 

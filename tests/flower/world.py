@@ -93,8 +93,9 @@ def grid(folder: Path, config: Mapping[str, Any], made: Task | None = None, **mo
     return Inproc(lambda client: client_app(known, piece=int(config.get("piece", 4 << 20))), configs, config, **more)
 
 
-def config_of(folder: Path, method: str, **more: Any) -> dict[str, Any]:
-    given = {"method": method, "rounds": ROUNDS, "out": str(folder / "out"), "seed": SEED, "poll": 0.01}
+def config_of(folder: Path, method: str, checkpoints: int = 1, **more: Any) -> dict[str, Any]:
+    given = {"checkpoint-every": checkpoints}
+    given |= {"method": method, "rounds": ROUNDS, "out": str(folder / "out"), "seed": SEED, "poll": 0.01}
     return given | {"deadline": 5.0, "patience": 1.0, "back": 1.0, "returns": 0.5} | more
 
 

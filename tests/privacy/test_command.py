@@ -39,6 +39,9 @@ def test_plan_from_noise_and_from_epsilon(tmp_path: Path) -> None:
     picture = tmp_path / "plan.png"
     back = values("plan", "--epsilon", "4", "--rounds", "100", "--rate", "0.05", "--heat", "1", "--out", str(picture))
     assert back["noise"] == pytest.approx(calibrate(4.0, 1e-5, 100, 0.05, (Spend.pure("heat", 1.0),)))
+    both = values("plan", "--noise", "9", "--rounds", "9", "--rate", "1", "--heat", "1", "--row-sets", "54")
+    alone = values("plan", "--noise", "9", "--rounds", "9", "--rate", "1")
+    assert [row["rdp"] - 55 for row in both["table"]] == pytest.approx([row["rdp"] for row in alone["table"]])
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
@@ -66,6 +69,10 @@ def test_what_a_run_has_spent(tmp_path: Path) -> None:
     open_ended = fs.OverHolders("clients", heat=RandomizedResponse(1.0))
     train(method(fs.CentralDP(clip=0.3, noise=1.0), average=open_ended), rounds=1, out=tmp_path / "bits")
     assert "inf" in call("spent", str(tmp_path / "bits"))  # no bound on a client's answers
+    train(method(fs.SecureSum(0.5, rows="perturbed:2")), rounds=1, out=tmp_path / "names")
+    said = " ".join(call("spent", str(tmp_path / "names")).split())
+    assert "row sets by permanent response" in said
+    assert "are not private" in said
     assert "holds no privacy.json" in " ".join(call("spent", str(tmp_path / "none"), code=2).split())
     (tmp_path / "runs" / "one" / "privacy.json").write_text("{")
     assert "is damaged" in " ".join(call("spent", str(tmp_path / "runs"), code=2).split())

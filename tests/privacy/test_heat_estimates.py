@@ -148,11 +148,25 @@ def test_everybody_holds_the_padding_row() -> None:
 
 def test_reports_of_a_client_are_its_perturbed_rows() -> None:
     """As it serves the rows that a client downloads: shares p5 and p6 over many rows, and one lasting answer."""
-    mechanism, rows = PermanentResponse(preset=2), np.arange(0, 20_000, 2)
+    rows, every = np.arange(0, 20_000, 2), np.arange(20_000)
     words = simulated(3, "item", np.array([0]))
-    first, second = (mechanism.reports(rows, 20_000, words, question) for question in (1, 2))
+
+    def told(mechanism: PermanentResponse, question: int, asked: np.ndarray = every) -> np.ndarray:
+        return mechanism.report(mechanism.settle(rows, asked, words), asked, words, question)
+
+    mechanism = PermanentResponse(preset=2)
+    first, second = told(mechanism, 1), told(mechanism, 2)
     assert first[::2].mean() == pytest.approx(0.8828125, abs=0.015)
     assert first[1::2].mean() == pytest.approx(0.1171875, abs=0.015)
     assert (first & second)[::2].mean() == pytest.approx(15 / 16 * (15 / 16) ** 2 + 1 / 16 / 256, abs=0.015)
-    assert PermanentResponse(preset=5).reports(rows, 20_000, words, 1).all()
-    assert PermanentResponse(preset=1).reports(rows, 20_000, words, 1).nonzero()[0].tolist() == rows.tolist()
+    assert told(PermanentResponse(preset=5), 1).all()
+    assert told(PermanentResponse(preset=1), 1).nonzero()[0].tolist() == rows.tolist()
+    some = np.array([3, 17, 4000, 19_998])  # what is said of a row does not hang on which others are asked about
+    assert told(mechanism, 1, some).tolist() == first[some].tolist()
+
+
+def test_words_at_some_places_are_those_of_all() -> None:
+    at = np.array([0, 5, 6, 900])
+    for words in (simulated(1, "item", np.array([2])), secret(b"k" * 32, "item", "m")):
+        assert words(2, 3, at).tolist() == words(2, 3, 1000)[:, at].tolist()
+        assert words(2, 3, at[:0]).shape == (1, 0)

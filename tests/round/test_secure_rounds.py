@@ -272,7 +272,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
                 "counts by which rows are withheld have no noise"),
     "even": (lambda: method(levels=2**15), "take 32769"),
     "rows": (lambda: method(rows="both"), "union, clear"),
-    "perturbed": (lambda: method(rows="perturbed:2"), "Perturbed index sets"),
     "threshold": (lambda: train(method(threshold=9)), "opens no sum of fewer than 9"),
     "number": (lambda: train(method(fs.NormalisedSteps(), number_clip=2.0)), "fednova.effective = 3.*number_clip"),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from fedsub.secure import (
     Quantiser,
     Segment,
     Setting,
+    Uniting,
     degree_and_threshold,
     private_union,
     secure_counts,
@@ -20,7 +21,6 @@ from fedsub.secure import (
 )
 from fedsub.secure.ciphers import Modern
 from fedsub.secure.graph import Ring
-from fedsub.secure.union import union_values
 
 CIPHERS = Modern()
 
@@ -279,9 +279,10 @@ def test_a_row_that_is_held_is_never_0_in_a_vector():
     low = np.arange(1024, dtype=np.uint64)
     words = np.concatenate([low, np.uint64(2**64 - 1) - low])
     for bits in (8, 16):
-        drawn = union_values(np.arange(2048), 2048, bits, words)
+        drawn = Uniting({"v": 2048}, bits).values({"v": np.arange(2048)}, lambda count: words)["v"]
         assert drawn.min() == 1
-    assert sorted(set(union_values(np.arange(255), 255, 8, words[:255]))) == list(range(1, 256))
+    short = Uniting({"v": 255}, 8).values({"v": np.arange(255)}, lambda count: words[:255])["v"]
+    assert sorted(set(short)) == list(range(1, 256))
 
 
 def test_the_union_misses_a_row_with_the_chance_of_a_ring_element():

@@ -16,7 +16,7 @@ from test_split_resume import Stop
 
 import fedsub as fs
 from fedsub import rng, vertical
-from fedsub.data.split import take
+from fedsub.data.split import select, take
 from fedsub.errors import CheckpointError, ConfigError, DataError, ObjectiveError
 from fedsub.vertical.agreed import batch_of
 
@@ -50,27 +50,31 @@ def batch(clients: fs.Clients, samples: np.ndarray) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
 
 
-def test_it_is_training_in_one_place_on_both_kinds_of_batches() -> None:
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_it_is_training_in_one_place_on_both_kinds_of_batches(momentum: float) -> None:
+    """With momentum rows that a batch does not name move too; they catch up by the number of steps since."""
     label, (party,) = world()
-    found = vertical.run(*world(), **options())
+    rule = fs.servers.Add(lr=LR, momentum=momentum) if momentum else LR
+    found = vertical.run(*world(rule), **options())
     module, bottom, own = label.module, party.bottom, label.own
     assert own is not None
-    everything = [*module.parameters(), *bottom.parameters()]
+    mine, everything = [*module.parameters()], [*module.parameters(), *bottom.parameters()]
+    speed = {p: torch.zeros_like(p) for p in everything}
     seed = int(rng.key(0, rng.SIDES)) >> 1
 
-    def step(logits: torch.Tensor, y: torch.Tensor) -> None:
+    def step(logits: torch.Tensor, y: torch.Tensor, moved: list[torch.nn.Parameter]) -> None:
         loss = F.binary_cross_entropy_with_logits(logits, y.double())
-        for p, g in zip(everything, torch.autograd.grad(loss, everything, allow_unused=True), strict=True):
-            if g is not None:
-                p.data -= LR * g
+        for p, g in zip(moved, torch.autograd.grad(loss, moved, allow_unused=True), strict=True):
+            speed[p] = momentum * speed[p] + (0 if g is None else g)
+            p.data -= LR * speed[p]
 
     for t in range(1, ROUNDS * STEPS + 1):
         samples = batch_of(0, label.data.samples, BATCH, t)
         both = batch(label.data, samples)
-        step(module({**both, "shop": bottom(batch(party.data, samples))}), both["label"])
+        step(module({**both, "shop": bottom(batch(party.data, samples))}), both["label"], everything)
         for k in range(COUNT):
-            mine = batch(own, batch_of(seed, own.samples, BATCH, (t - 1) * COUNT + k + 1))
-            step(module(mine), mine["label"])
+            alone = batch(own, batch_of(seed, own.samples, BATCH, (t - 1) * COUNT + k + 1))
+            step(module(alone), alone["label"], mine)
     for name, value in module.named_parameters():
         assert torch.allclose(found.result.params[name], value, rtol=0, atol=1e-12), name
     for name, value in found.bottoms["shop"].named_parameters():
@@ -95,6 +99,35 @@ def test_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     label, parties = world(fs.servers.Adam(lr=0.05))
     with pytest.raises(CheckpointError):
         vertical.run(replace(label, own_steps=1), parties, **options(out=tmp_path / "a", resume=True))
+
+
+def test_rows_that_only_own_samples_name_come_back_too(tmp_path: Path) -> None:
+    """A checkpoint of a large table keeps the rows that moved, here most of them by these samples alone.
+
+    It is left in round 3, so that it goes on from the rows of round 2 over all of those of round 1.
+    """
+
+    def apart() -> tuple[vertical.LabelParty, list[vertical.Party]]:
+        label, parties = world()
+        shared = np.asarray(label.data.client_ids)
+        data = {
+            "id": [*shared, *(f"q{n}" for n in range(30))],
+            "town": [*(np.arange(len(shared)) % 9), *range(9, 39)],
+            "label": np.arange(len(shared) + 30) % 2,
+        }
+        every = fs.Clients.from_arrays(data, client="id", ids=["town"], label="label", sizes={"town": 4000})
+        own = np.char.startswith(every.client_ids.astype(str), "q")
+        torch.manual_seed(3)
+        module = vertical.OwnHead(Own(4000), Top(5), ("shop",), Linear(2, 1)).double()
+        train, alone = (select(every, np.flatnonzero(which)) for which in (~own, own))
+        return replace(label, module=module, data=train, own=alone), parties
+
+    expected = vertical.run(*apart(), **options())
+    with pytest.raises(KeyboardInterrupt):
+        vertical.run(*apart(), **options(out=tmp_path / "a", callbacks=[Stop(3)]))
+    found = vertical.run(*apart(), **options(out=tmp_path / "a", resume=True))
+    for name, value in expected.result.params.items():
+        assert torch.equal(value, found.result.params[name]), name
 
 
 def test_students_learn_from_parties_and_nobody_learns_from_students() -> None:

@@ -155,8 +155,9 @@ def test_what_cannot_be_used_is_refused_counted_and_changes_nothing(
     send, receive = Direct.send, Direct.receive
 
     def turn(data: bytes, kind: int) -> bytes:
-        count[0] += wire.read(data).kind == kind
-        hit = wire.read(data).kind == kind and count[0] in (2, 4, 5)
+        training = wire.read(data).kind == kind and wire.read(data).round > 0
+        count[0] += training
+        hit = training and count[0] in (2, 4, 5)
         try:
             return garbage(data) if hit else data
         except KeyError:  # nothing of that name in a question
@@ -173,6 +174,28 @@ def test_what_cannot_be_used_is_refused_counted_and_changes_nothing(
     assert len(found.refused) == 3
     assert all(said.startswith("shop: ") for said in found.refused)
     assert any("refused: shop: " in said for said in found.result.events)
+
+
+def test_whatever_answer_is_lost_the_question_is_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third one is damaged, of whatever kind: joined, begun, activations, gradients taken, the end."""
+    expected, count, hit = played(1), [0], set[int]()
+    receive = Direct.receive
+
+    def third(self: Direct) -> bytes:
+        data = receive(self) or b""
+        count[0] += 1
+        if count[0] % 3 != 1:
+            return data
+        hit.add(wire.read(data).kind)
+        return damaged(data)
+
+    monkeypatch.setattr(Direct, "receive", third)
+    found = played(1)
+    assert hit == {agreed.JOINED, agreed.READY, agreed.Z}
+    assert all(torch.equal(v, expected.result.params[n]) for n, v in found.result.params.items())
+    own = dict(expected.bottoms["shop"].named_parameters())
+    assert all(torch.equal(v, own[n]) for n, v in found.bottoms["shop"].named_parameters())
+    assert found.result.history[-1]["test.auc"] == expected.result.history[-1]["test.auc"]
 
 
 def test_a_party_that_sends_nothing_else_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

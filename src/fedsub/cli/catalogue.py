@@ -49,7 +49,7 @@ MEANING = {
     "beta1": "memory of the mean update (adam, yogi 0.9; adagrad 0)",
     "beta2": "memory of its squares (adam, yogi)",
     "tau": "adaptive servers: the larger, the less adaptive",
-    "secure": "uplinks are added without being seen: union:0.5 or clear:0.5, where the number is the clip",
+    "secure": "uplinks are added without being seen: union:0.5, clear:0.5, perturbed:0.5,preset=2; 0.5 is the clip",
     "iterates": "evaluated and kept: last; tail:0.25, the mean of the last quarter of rounds; ema:0.99",
     "sparse_server": "leave rows that nobody sent as they are",
     "codec": "of the upload: sign, ef-sign, topk:0.01, randomk:0.01, int8",

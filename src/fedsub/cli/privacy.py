@@ -28,6 +28,7 @@ def privacy() -> None:
     "fedsub privacy plan --epsilon 8 --rounds 400 -k 50 --clients 6040",
     "fedsub privacy plan --noise 0.8 --rounds 1000 --rate 0.01 --delta 1e-6",
     "fedsub privacy plan --epsilon 4 --rounds 400 --rate 0.01 --heat 1 --out plan.png",
+    "fedsub privacy plan --noise 40 --rounds 20 --rate 1 --row-sets 54",
 ))  # fmt: skip
 def plan(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to be played.")],
@@ -38,6 +39,7 @@ def plan(
     clients_per_round: Annotated[int | None, typer.Option("-k", min=1, help="Or: expected clients in a round")] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="… of so many.")] = None,
     heat: Annotated[float, typer.Option(help="ε that was spent on heat before.")] = 0.0,
+    row_sets: Annotated[float, typer.Option(help="ε that perturbed row sets cost, all rows of a client.")] = 0.0,
     accountant: Annotated[str, typer.Option(help="By which noise is found: rdp, or pld, tighter and slower.")] = "rdp",
     out: Annotated[Path | None, typer.Option(help="A picture of ε over rounds.", metavar="FILE")] = None,
     json: Json = False,
@@ -62,7 +64,7 @@ def plan(
     if not 0 < rate <= 1:
         raise ConfigError(f"A client takes part with a chance between 0 and 1; got {rate:g}.")
     check_accountant(accountant)
-    before = (Spend.pure("heat", heat),) if heat else ()
+    before = tuple(Spend.pure(what, e) for what, e in (("heat", heat), ("row sets", row_sets)) if e)
     view = View(as_json=json)
     with view.busy("Counting"):
         if noise is not None:
@@ -82,11 +84,15 @@ def plan(
     for row in rows:
         bold = "bold" if row["rounds"] == rounds else None
         table.add_row(f"{row['rounds']:,.0f}", f"{row['rdp']:.4g}", f"{row['pld']:.4g}", style=bold)
-    view.line(f"noise {made.noise:.4g} × clip, rate {rate:.4g}, δ {delta:g}{f', heat ε {heat:g}' if heat else ''}")
+    first = "".join(f", {spend.what} ε {spend.epsilon:g}" for spend in before)
+    view.line(f"noise {made.noise:.4g} × clip, rate {rate:.4g}, δ {delta:g}{first}")
     view.console.print(table)
     if out is not None:
         view.line(f"Picture: {out}")
-    view.finish({"noise": made.noise, "rate": rate, "rounds": rounds, "delta": delta, "heat": heat, "table": rows})
+    view.finish({
+        "noise": made.noise, "rate": rate, "rounds": rounds, "delta": delta, "heat": heat, "row_sets": row_sets,
+        "table": rows,
+    })  # fmt: skip
 
 
 @app.command(epilog=examples(
@@ -156,6 +162,8 @@ def spent(
         table.add_row(path.name, on, f"{one['epsilon']:.4g}", f"{one['delta']:g}", budget, one["accountant"])
     view.console.print(table)
     for path, one in found.items():
+        if covers := one.get("covers"):
+            view.line(f"{path.name}: ε is of {covers}")
         if clipping := one.get("clipping"):
             view.line(
                 f"{path.name}: clip norm {clipping['clip']:.4g} at quantile {clipping['quantile']:g}; noise "
@@ -172,7 +180,7 @@ def _runs(directory: Path) -> list[Path]:
     if not runs:
         raise ConfigError(
             f"{directory} holds no {PRIVACY}: no run with differential privacy has saved a checkpoint there. Name the "
-            "directory of a run with CentralDP or LocalDP."
+            "directory of a run with CentralDP, LocalDP or perturbed rows."
         )
     return runs
 

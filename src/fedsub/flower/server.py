@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsub.disk.files import dump, make_folder, write_atomic
+from fedsub.disk.files import TEMPORARY, dump, make_folder
 from fedsub.flower.post import GridPost, read_names
 from fedsub.flower.task import Config, Settings, Task
 from fedsub.node import Patience, run
@@ -117,7 +117,8 @@ class Live(Callback):
             "refused": [*self.seen.refused[-50:], *self.post.said][-50:],
         }  # fmt: skip
         make_folder(folder)
-        write_atomic(folder / LIVE, dump(found, indent=1))
+        (beside := folder / f"{LIVE}{TEMPORARY}").write_bytes(dump(found, indent=1))
+        beside.replace(folder / LIVE)  # whole at any moment; after a crash of the machine nobody needs it
 
 
 COUNTED = "refused", "late", "failed", "too_large", "rejoined", "gone", "asked again", "sent again"

@@ -45,6 +45,11 @@ class Averaging:
         """Whether the mean of a row is multiplied by a positive number of the row's own."""
         return False
 
+    @property
+    def unbiased(self) -> bool:
+        """Whether it divides by how many clients came, whatever they weigh."""
+        return False
+
     def grouped(self, name: str, groups: Groups) -> Average:
         """The average with settings by parameter pattern, for the method ``name``."""
         raise MethodError(
@@ -118,6 +123,10 @@ class OverHolders(Averaging):
         for values in (self.groups or {}).values():
             settings.append((values.get("temper", self.temper), values.get("max_coef", self.max_coef)))
         return any(temper > 0 and cap != 1 for temper, cap in settings)
+
+    @property
+    def unbiased(self) -> bool:
+        return self.weighting == "unbiased"
 
     def grouped(self, name: str, groups: Groups) -> Average:
         return replace(self, groups=groups)

@@ -31,20 +31,23 @@ _BLOCK = 1 << (64 - _POSITION_BITS - _RANDOM_BITS)
 
 @dataclass(frozen=True)
 class Batches:
-    """samples [K, steps, B] (indices into the columns) and weights of the same shape.
+    """samples [K, steps, B] (indices into the columns of ``clients``) and weights of the same shape.
 
     Weights of one step sum to 1 over its real samples and are 0 for padding (a padded place repeats a
-    sample of the same client). ``steps`` [K] is how many steps each client does.
+    sample of the same client). ``steps`` [K] is how many steps each client does, ``sizes`` [K] how many samples it has.
     """
 
     samples: np.ndarray
     weights: np.ndarray
     steps: np.ndarray
+    sizes: np.ndarray
+    clients: Clients
 
     def take(self, which: np.ndarray | slice, steps: slice = slice(None)) -> Batches:
         """Those of some clients, and of some steps."""
         samples = self.samples[which, steps]
-        return Batches(samples, self.weights[which, steps], np.minimum(self.steps[which], samples.shape[1]))
+        shorter = np.minimum(self.steps[which], samples.shape[1])
+        return Batches(samples, self.weights[which, steps], shorter, self.sizes[which], self.clients)
 
 
 def draw(
@@ -55,14 +58,18 @@ def draw(
     round: int,
     seed: int,
     at: np.ndarray | None = None,
+    left: Clients | None = None,
     dtype: type = np.float32,
 ) -> Batches:
     """The batches of one round for every client of the cohort.
 
     ``at`` is where each stands in ``clients``, if that is not its number. Weights are of the model's type ``dtype``.
+    ``left``: what is left of the samples of these clients, where only some of their rows came (`fedsub.data.narrowed`);
+    ``at`` is where each stands there, and has some.
     """
     at = cohort.clients if at is None else at
-    sizes = clients.sizes[at]
+    there = clients if left is None else left
+    sizes = there.sizes[at]
     size = _width(clients, int(sizes.max()), local)
     per_pass = -(-sizes // size)
     if local.local_epochs is not None:
@@ -94,7 +101,7 @@ def draw(
         weights = np.full(place.shape, 1.0 / size, dtype)
     else:
         weights = (1.0 / np.maximum(real, 1)).astype(dtype)[:, :, None] * (np.arange(size) < real[:, :, None])
-    return Batches(clients.offsets[at][:, None, None] + place, weights, steps)
+    return Batches(there.offsets[at][:, None, None] + place, weights, steps, sizes, there)
 
 
 def check_work(clients: Clients, local: Local, cohort: int) -> None:

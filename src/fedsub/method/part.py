@@ -149,6 +149,10 @@ class Part:
     def finish(self, message: Message, params: Tree, work: Work) -> None:
         """Client: after the last local step; change what is sent and, in ``work.client``, what is kept."""
 
+    def rest(self, message: Message, work: Work) -> None:
+        """Client: in place of begin, steps and `finish`, where none of its samples are left in a round of perturbed
+        rows. What it sends is zero by then; what it keeps stays as it is."""
+
     def decode(self, data: bytes, like: Mapping[str, Tensor], padding: Collection[str] = ()) -> Tree:
         """Server: the update that a codec wrote into a message; `fedsub.method.codecs.Codec` has it."""
         raise NotImplementedError

@@ -50,7 +50,7 @@ class Common(TypedDict, total=False):
     iterates: str | None  # what is evaluated and kept: None, the last one; "tail:0.25", "tail:100", "ema:0.99"
     dp: str | Part | None  # differential privacy: "central:clip=0.5,noise=1", "local:clip=0.5,noise=4"
     codec: str | Part | None  # "sign", "ef-sign", "topk:0.01", "randomk:0.01", "int8"
-    secure: str | Part | None  # a secure sum: "union:0.5", "clear:0.5,rows_threshold=3"; the number is the clip
+    secure: str | Part | None  # a secure sum: "union:0.5", "perturbed:0.5,preset=2"; the number is the clip
     sampler: str | Sampler  # "uniform", "by-size", "poisson", "pow-d:20", "cpow-d:20", "rpow-d:20", "ucb:0.7"
     groups: dict[str, dict[str, float]] | None  # by pattern: lr, weight_decay, server_lr, temper, …
 

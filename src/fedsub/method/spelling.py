@@ -8,6 +8,7 @@
     variates  II  I  I:1  dynamic:0.1  admm:0.1  split:0.1  svrg                      one of them
     iterates  last  tail:0.25  tail:100  ema:0.99                                       around the server
     secure    union:0.5  clear:0.5  union:0.5,rows_threshold=3,simulate=false           rows, clip, other settings
+              perturbed:0.5,preset=2  perturbed:0.5,p1=0.9,p2=0.1,p3=0.8,p4=0.2,rows=50
     dp        central:clip=0.5,noise=1  central:clip=0.5,epsilon=8  local:clip=0.5,noise=4
     heat      exact  rr:1  oue:1  prr:2  hadamard:1,rows=100  histogram:1,rows=100  secure
 
@@ -270,12 +271,21 @@ def secure(text: str | Part | None) -> Part | None:
     if text is None or isinstance(text, SecureSum):
         return text
     rows, _, rest = str(text).partition(":")
-    if not isinstance(text, str) or not (rows in ROWS or rows.startswith("perturbed")):
+    if not isinstance(text, str) or rows not in ROWS:
         raise MethodError(
             f"secure must be an object, or like {' or '.join(f'{r}:0.5' for r in ROWS)}, where the number is the clip; "
             f"got {text!r}: {nearest(rows, ROWS)}"
         )
-    return _filled(f"secure={text!r}", "SecureSum", partial(SecureSum, rows=rows), rest, f"{rows}:0.5", main="clip")
+    given, told = f"secure={text!r}", rows
+    if rows == "perturbed":
+        of_rows = {field.name for field in fields(PermanentResponse)}
+        items = [item for item in rest.split(",") if item]
+        own = [item for item in items if item.partition("=")[0].strip() in of_rows]
+        rest = ",".join(item for item in items if item not in own)
+        if not own:
+            raise MethodError(f"{given} lacks its preset; write perturbed:0.5,preset=2, or p1 to p4.")
+        told = _filled(given, "PermanentResponse", PermanentResponse, ",".join(own), "perturbed:0.5,preset=2")
+    return _filled(given, "SecureSum", partial(SecureSum, rows=told), rest, f"{rows}:0.5", main="clip")
 
 
 def dp(text: str | Part | None) -> Part | None:

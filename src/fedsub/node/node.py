@@ -11,10 +11,12 @@ import torch
 
 from fedsub.checks import check_seed
 from fedsub.data.clients import Clients
+from fedsub.data.narrowed import Narrowed
 from fedsub.errors import WireError
 from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.part import Start
+from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.node import heat
 from fedsub.node.agree import method_digest, model_digest
@@ -36,6 +38,7 @@ from fedsub.round.memory import ClientState, first_words
 from fedsub.round.messages import Downlink, Uplink
 from fedsub.round.quiet import one_thread
 from fedsub.round.schema import REPORTS, Schema, expected
+from fedsub.round.secure.opening import check_tables
 from fedsub.secure import Identity, SecureClient, Setting
 from fedsub.secure.wire import MAGIC
 
@@ -64,7 +67,7 @@ class Node:
         identity: Identity | None = None,
     ):
         own = data if isinstance(data, Clients) else Clients.open(data, verify=True)
-        self.method, self.number = method, number
+        self.method, self.number, self.own = method, number, own
         self.held = {name: np.asarray(space.rows, np.int64) for name, space in own.spaces.items()}
         self._rows = {name: space.size for name, space in own.spaces.items()}
         local = alone(own)
@@ -82,6 +85,8 @@ class Node:
         )
         spaces = len(dict.fromkeys(self._tables.values()))
         asked = self.heat.mechanism.spends(spaces) if self.heat.mechanism is not None else ()
+        sent = Schema(method.parts, self.params, self._tables).spaces
+        asked += tuple(s for part in method.parts if isinstance(part, SecureSum) for s in part.spends(len(sent)))
         self.noise = OwnNoise(method, folder, asked)
         self.plays = self.noise.own(method)  # what it computes with: the method that was agreed on, with own noise
         self.half: ClientHalf | None = None
@@ -119,6 +124,8 @@ class Node:
             )
         reports = tuple(name for name in REPORTS if f"report/{name}" in message.tensors)
         schema = self._described(reports)
+        if self.sums.secure is not None:
+            check_tables(self.sums.secure, schema, self.problem.objective.whole)
         head = {"round": 0, "client": self.number, "repeat": 0, "flags": 0, "accepted": 0}
         wire.check(message, expected(schema.welcome(), self.counts), **head)
         check_finite(message.tensors)
@@ -214,17 +221,28 @@ class Node:
                 return self.letters.write_up(self.half.ask(down), down.round, down.probe)
             return self.letters.write_up(self.train(down, accepted), down.round)
 
-    def train(self, down: Downlink, accepted: int) -> Uplink:
-        """Local work from what was kept after round ``accepted``; what is kept now is on disk when it returns."""
+    def train(self, down: Downlink, accepted: int, left: Narrowed | None = None) -> Uplink:
+        """Local work from what was kept after round ``accepted``; what is kept now is on disk when it returns.
+
+        ``left``: what is left of its samples, where only some rows came.
+        """
         assert self.half is not None
         assert self.store is not None
         if accepted >= down.round:
             raise WireError(f"A task of round {down.round} came after round {accepted} had been accepted; refused.")
-        self.store.load(self.memory, accepted)
-        self.store.forget(accepted)
-        uplink, kept = self.half.train(self.engine, down, self.memory, self.half.draw(down.who, down.round))
+        if remembers := bool(self.memory.tensors):
+            self.store.load(self.memory, accepted)
+            self.store.forget(accepted)
+        if left is not None and not left.clients.samples:
+            uplink = self.half.rest(down, self.memory)
+            self.noise.tell(uplink)
+            if remembers:
+                self.store.save(self.memory, down.round)
+            return uplink
+        batches = self.half.draw(down.who, down.round, left=None if left is None else left.clients)
+        uplink, kept = self.half.train(self.engine, down, self.memory, batches)
         self.noise.tell(uplink)
-        if down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
+        if remembers and down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
             keep(self.memory, uplink, kept, self.half)
             self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it
         return uplink

@@ -29,12 +29,12 @@ SECRET, TOLD = "noise-secret", "noise-told.json"
 
 
 class OwnNoise:
-    """``heat``: what the client spends on private heat, out of the same budget."""
+    """``before``: what the client spends on private heat and on rows that it names, out of the same budget."""
 
-    def __init__(self, method: Method, folder: str | os.PathLike[str], heat: Iterable[Spend] = ()):
+    def __init__(self, method: Method, folder: str | os.PathLike[str], before: Iterable[Spend] = ()):
         self.folder = Path(folder)
         self.part = next((part for part in method.parts if isinstance(part, LocalDP)), None)
-        self.most = self.part.budget.times(self.part.spend(1), heat) if self.part is not None else 0
+        self.most = self.part.budget.times(self.part.spend(1), before) if self.part is not None else 0
         self._counts = self.part is not None and self.part.epsilon is not None
 
     def own(self, method: Method) -> Method:

@@ -2,32 +2,36 @@
 
 The server says who takes part and which rows are summed; the node checks what it can before it tells anything: that a
 round's rows are counted once, that its own are in the union, that the segments are those of its method, and the rule of
-rows with its own threshold. It tells nothing in the clear.
+rows with its own threshold. It tells nothing in the clear, but for the rows that it names where its method perturbs
+them: once a round, and by its own mechanism.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fedsub.errors import DataError, SecureSumError, WireError
-from fedsub.method.codecs.wire import decode_rows
+from fedsub.method.codecs.wire import decode_rows, encode_rows
 from fedsub.method.parts import SecureSum
-from fedsub.node.summing import as_bytes, told_setting
+from fedsub.node.naming import Naming
+from fedsub.node.summing import as_bytes, as_tensor, told_setting
 from fedsub.round import wire
+from fedsub.round.layout import Asked
 from fedsub.round.messages import MODEL, Downlink
 from fedsub.round.quiet import one_thread
 from fedsub.round.secure.attempts import Counted, Settings, checked
+from fedsub.round.secure.opening import asking
 from fedsub.round.secure.vector import Array, Given, Ranges
-from fedsub.secure import RowRule, Segment, Setting
-from fedsub.secure.union import count_values
+from fedsub.secure import RowRule, Setting
 
 if TYPE_CHECKING:
     from fedsub.node.node import Node
 
-SECURE = (wire.COUNT_ROWS, wire.UNION, wire.ADD_UP)
+SECURE = (wire.COUNT_ROWS, wire.NAME_ROWS, wire.UNION, wire.ADD_UP)
 
 
 class SecretSums:
@@ -38,7 +42,11 @@ class SecretSums:
         self.secure = next((part for part in node.method.parts if isinstance(part, SecureSum)), None)
         self.round = 0  # the last whose rows were counted
         self.counted: Counted | None = None
+        self.named: dict[str, Array] | None = None  # where rows are perturbed: what it said of this round's union
         self.trained: tuple[Ranges, Given] | None = None
+        if self.secure is not None and (response := self.secure.perturbs) is not None:
+            words = lambda space: node.heat.words(response, f"rows of {space}")  # noqa: E731
+            self.naming = Naming(response, node.folder, words)
 
     def answer(self, message: wire.Envelope) -> bytes:
         letters = self.node.letters
@@ -52,61 +60,103 @@ class SecretSums:
             self._begin(message.round, np.zeros(0, np.int64))  # there are no rows to be counted first
         if message.round != self.round:
             raise WireError(f"A task of round {message.round} came, and round {self.round} was counted; refused.")
+        if message.kind == wire.NAME_ROWS:
+            return self._name(message)
         return self._train(message) if message.kind == wire.UNION else self._add(message)
 
     def _count(self, message: wire.Envelope) -> bytes:
         assert self.node.letters is not None
         if message.round <= self.round:
             raise WireError(f"The rows of round {message.round} were counted, or are of the past; refused.")
+        assert self.secure is not None
         setting, spaces = self._setting(message), self.node.letters.schema.spaces
-        people = len(setting.participants)
-        bits = next(bits for bits in (8, 16, 32, 64) if people < 2**bits)
-        sizes = {space: self.node.letters.rows[space] for space in spaces}
-        if setting.segments != tuple(Segment(space, sizes[space], bits, most=1) for space in spaces):
-            raise WireError("A count of rows came over other tables than this node's; refused.")
-        held = self.node.held
-        values = {space: count_values(held[space], sizes[space], bits) for space in spaces}
-        hello = self.node.begin(setting, values)
+        asked = asking(self.secure, spaces, self.node.letters.rows, len(setting.participants))
+        if setting.segments != asked.segments:
+            raise WireError("A count of rows came over other tables than this node's, or of another kind; refused.")
+        hello = self.node.begin(setting, asked.values(self.node.held))
         self._begin(message.round, np.array(setting.participants))
         return hello
 
     def _begin(self, round: int, people: Array) -> None:
         none = np.zeros(0, np.int64)
         self.counted = Counted(people, {}, {}, none, none)
-        self.round, self.trained = round, None
+        self.round, self.trained, self.named = round, None, None
 
-    def _train(self, message: wire.Envelope) -> bytes:
+    def _told(self, message: wire.Envelope) -> dict[str, Array]:
+        """The union, once the sum that it comes of is over."""
         node, letters = self.node, self.node.letters
         assert letters is not None
         assert self.counted is not None
-        assert self.secure is not None
         spaces = letters.schema.spaces
         if self.trained is not None or (spaces and (node.sum is None or node.sum.waits)):
             raise WireError(f"Round {message.round} was trained already, or not counted to its end; refused.")
         if spaces and node.sum is not None:
             there = node.sum.listed[-1]  # those whose rows are in the counts: they agreed on this list
             self.counted.clients = self.counted.clients[there]
-        unions = self._rows(message, {space: letters.rows[space] for space in letters.schema.spaces})
-        for space, union in unions.items():
-            if not np.isin(node.held[space], union).all():
-                raise WireError(f"Rows that this node holds are missing in the union of {space!r}; refused.")
-        heaviest = float(message.tensors["heaviest"])
-        counts = {space: len(union) for space, union in unions.items()}
+        return self._rows(message, {space: letters.rows[space] for space in spaces})
+
+    def _name(self, message: wire.Envelope) -> bytes:
+        """The rows of the union that this node wants, perturbed."""
+        node, letters = self.node, self.node.letters
+        assert letters is not None
+        assert self.counted is not None
+        if self.secure is None or self.secure.perturbs is None:
+            raise WireError("This node names no rows by its method, and somebody asked for them; refused.")
+        if self.named is not None:
+            raise WireError(f"The rows of round {message.round} were named already; refused.")
+        unions = self._told(message)
+        padded = {space.name: space.padding for space in node.problem.spaces.values()}
+        self.named = {
+            space: self.naming.said(
+                space, node.held[space], union, letters.rows[space], message.round, padded=padded[space]
+            )
+            for space, union in unions.items()
+        }
+        self.counted.unions.update(unions)
+        rows = {
+            f"rows/{space}": as_tensor(encode_rows(np.searchsorted(unions[space], said), max(len(unions[space]), 1)))
+            for space, said in self.named.items()
+        }
+        return wire.write(wire.Envelope(wire.NAME_ROWS, message.round, node.number, run=letters.run, tensors=rows))
+
+    def _train(self, message: wire.Envelope) -> bytes:
+        node, letters = self.node, self.node.letters
+        assert letters is not None
+        assert self.counted is not None
+        assert self.secure is not None
+        heaviest, left = float(message.tensors["heaviest"]), None
+        if self.secure.perturbs is None:
+            rows = self._told(message)
+            for space, union in rows.items():
+                if not np.isin(node.held[space], union).all():
+                    raise WireError(f"Rows that this node holds are missing in the union of {space!r}; refused.")
+        else:
+            if self.named is None or self.trained is not None:
+                raise WireError(f"Round {message.round} was trained already, or no rows were named in it; refused.")
+            rows = self.named
+        counts = node.counts | {space: len(some) for space, some in rows.items()}
         down, accepted = letters.read_down(as_bytes(message, "down"), node.number, counts)
         if down.round != message.round or down.probe:
             raise WireError("What came is not the round's task; refused.")
-        self.counted.unions.update(unions)
+        assert node.half is not None
+        if self.secure.perturbs is None:
+            self.counted.unions.update(rows)
+            down = self._own(down, rows)
+        else:
+            came = {space: Asked(some, np.array([len(some)], np.int64)) for space, some in rows.items()}
+            left = node.half.narrowed(down.who, came, node.own)
+            down = node.half.put_aside(down, left.held)
         with one_thread():
-            uplink = node.train(self._own(down, unions), accepted)
+            uplink = node.train(down, accepted, left)
         if uplink.refused[0]:
             return letters.write_up(uplink, message.round)
         weight = uplink.sums["weight"]
         if not weight[0] <= heaviest < 2**53:
             raise WireError(f"The largest weight came as {heaviest:g}, and this node has {weight[0]:g}; refused.")
-        assert node.half is not None
-        ranges = Ranges.of(self.secure, letters.schema, node.params, np.append(weight, heaviest), node.half.seed)
-        own = {space: np.array([len(node.held[space])]) for space in unions}
-        [(_, given)] = ranges.split(uplink, own, message.round)
+        heavy, seed, needs_held = np.append(weight, heaviest), node.half.seed, node.method.average.needs_held
+        ranges = Ranges.of(self.secure, letters.schema, node.params, heavy, seed, needs_held=needs_held)
+        own = {space: down.counts[space] for space in rows}
+        [(_, given)] = ranges.split(uplink, own, message.round, None if left is None else left.held)
         self.trained = ranges, given
         return wire.write(wire.Envelope(wire.UNION, message.round, node.number, run=letters.run))
 
@@ -131,14 +181,17 @@ class SecretSums:
         if spare is None or spare.shape != () or spare.dtype != torch.int64:
             raise WireError("A sum of values came that does not say how many may be missing; refused.")
         threshold = self.secure.rows_threshold
-        rules = {s: RowRule(unions[s][at], threshold, int(spare)) for s, at in places.items()}
+        rules, counted = {s: RowRule(unions[s][at], threshold, int(spare)) for s, at in places.items()}, self.counted
         if setting.segments != ranges.segments({space: len(rule.rows) for space, rule in rules.items()}):
             raise WireError("A sum of values came over other segments than those of this node's method; refused.")
+        if self.named is not None:  # rows were named one by one: counts are of those who take part now
+            stay = np.isin(counted.clients, setting.participants)
+            counted = replace(counted, clients=counted.clients[stay])
         try:
-            checked(setting, rules, self.counted, threshold)
+            checked(setting, rules, counted, threshold)
         except SecureSumError as err:
             raise WireError(str(err)) from err
-        held, rows = self.node.held, {space: rule.rows for space, rule in rules.items()}
+        held, rows = self.named or self.node.held, {space: rule.rows for space, rule in rules.items()}
         return self.node.begin(setting, ranges.spread(given, held, rows))
 
     def _setting(self, message: wire.Envelope) -> Setting:

@@ -6,7 +6,7 @@ Clients whose work is done together form a group; on a device the group is the c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from fedsub import rng
+from fedsub.data.clients import Clients
 from fedsub.data.frequency import frequency
+from fedsub.data.narrowed import Came, Narrowed, narrowed
 from fedsub.errors import MethodError
 from fedsub.method.batches import Batches, draw
 from fedsub.method.groups import Cohort, Group
@@ -22,6 +24,7 @@ from fedsub.method.part import Message, Work
 from fedsub.method.slots import Method
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Engine, Filled, Plan, columns_to, template
+from fedsub.round.layout import Asked
 from fedsub.round.memory import Memory
 from fedsub.round.messages import MODEL, UPDATE, Downlink, Kept, Uplink
 from fedsub.trees import Tree
@@ -44,15 +47,16 @@ class ClientHalf:
     start: tuple[int, ...] = ()  # names what a run began with, where parts must not draw what that one drew
     _modules: dict[torch.device, Filled] = field(default_factory=dict, init=False, repr=False)
 
-    def draw(self, who: Cohort, round: int, *, one_batch: bool = False) -> Batches:
-        """The samples of every local step of some clients."""
+    def draw(self, who: Cohort, round: int, *, one_batch: bool = False, left: Clients | None = None) -> Batches:
+        """The samples of every local step of some clients; of what is ``left`` of theirs, where they have some."""
         local = self.method.local
         for part in self.method.parts:
             local = part.drawn(local, round)
         if one_batch:
             local = replace(local, local_steps=1, local_epochs=None)  # type: ignore[type-var]
+        at = self.places(who.clients) if left is None else np.arange(len(who))
         return draw(
-            self.problem.clients, who, local, round=round, seed=self.seed, at=self.places(who.clients),
+            self.problem.clients, who, local, round=round, seed=self.seed, at=at, left=left,
             dtype=self.problem.weight_dtype,
         )  # fmt: skip
 
@@ -61,7 +65,7 @@ class ClientHalf:
         pair = engine.stacked and len(down.who) == 1
         if pair:  # torch takes other kernels for one matrix than for a stack of them: a lone client stands twice
             down, batches = _twice(down, self.problem.tables), batches.take(np.zeros(2, np.int64))
-        work = self._work(engine, down, memory, batches)
+        work = self._work(engine.stacked, down, memory, batches.steps)
         params, losses = engine.steps(work, batches, self._keys(down, batches))
         message = Message({UPDATE: {name: params[name] - work.sent[name] for name in self.problem.names}})
         good = finite(message, work.group)
@@ -82,8 +86,42 @@ class ClientHalf:
         if "deviation" in self.reports:
             seen["deviation"] = _deviation(losses, loss, steps, engine.stacked)
         good = good[:count] & np.isfinite(loss)
-        uplink = self._uplink(_first(down) if pair else down, message, loss, seen, good, engine.stacked)
+        sizes = batches.sizes[:count]
+        uplink = self._uplink(_first(down) if pair else down, message, loss, seen, good, sizes, engine.stacked)
         return uplink, self._kept(work)
+
+    def rest(self, down: Downlink, memory: Memory) -> Uplink:
+        """What a lone client sends of whose samples none are left in a round: zeros, and what parts add to them."""
+        work = self._work(False, down, memory, np.zeros(1, np.int64))
+        like = down.trees[MODEL]
+        trees = {UPDATE} | {f"{part.key}.{name}" for part in self.method.parts for name in part.payloads}
+        message = Message({tree: {name: torch.zeros_like(value) for name, value in like.items()} for tree in trees})
+        message.numbers = {f"{p.key}.{name}": torch.zeros(1) for p in self.method.parts for name in p.numbers}
+        for part in self.method.parts:
+            part.rest(message, work)
+        nothing = np.zeros(1, np.int64)
+        uplink = self._uplink(down, message, np.zeros(1), {}, np.ones(1, bool), nothing, stacked=False)
+        uplink.sums["idle"] = np.ones(1)
+        return uplink
+
+    def narrowed(self, who: Cohort, came: Mapping[str, Asked], of: Clients | None = None) -> Narrowed:
+        """What is left of some clients' samples, in the data ``of`` them all, where only these rows came."""
+        clients = self.problem.clients if of is None else of
+        rows = {space: Came(one.rows, one.counts) for space, one in came.items()}
+        return narrowed(clients, self.places(who.clients), rows, self.plan.columns)
+
+    def put_aside(self, down: Downlink, held: Mapping[str, np.ndarray]) -> Downlink:
+        """Of rows that clients were sent and do not hold they make zeros, which nothing in local work moves."""
+        hidden = {space: torch.from_numpy(~mask) for space, mask in held.items()}
+        spaces = {name: space.name for name, space in self.problem.tables.items() if space.name in held}
+
+        def kept(name: str, value: Tensor) -> Tensor:
+            if name not in spaces:
+                return value
+            return value.masked_fill(hidden[spaces[name]].to(value.device).reshape(-1, *[1] * (value.ndim - 1)), 0.0)
+
+        trees = {tree: {name: kept(name, value) for name, value in own.items()} for tree, own in down.trees.items()}
+        return replace(down, trees=trees)
 
     def ask(self, down: Downlink) -> Uplink:
         """The loss of each client at what it was sent, on all its data or on one batch."""
@@ -124,22 +162,22 @@ class ClientHalf:
             out[name] = down.trees[MODEL][name] if name in down.trees[MODEL] else kept.to(device)
         return out
 
-    def _work(self, engine: Engine, down: Downlink, memory: Memory, batches: Batches) -> Work:
+    def _work(self, stacked: bool, down: Downlink, memory: Memory, steps: np.ndarray) -> Work:
         """The scene of a group's local work."""
         problem, method, who = self.problem, self.method, down.who
         model = down.trees[MODEL]
         device = next(iter(model.values())).device if model else torch.device("cpu")
         counts: dict[str, Tensor] = {}
-        if engine.stacked:
+        if stacked:
             by_space = {space: torch.from_numpy(n).to(device) for space, n in down.counts.items()}
             counts = {name: by_space[space.name] for name, space in problem.tables.items()}
-        group = Group(len(who), engine.stacked, counts)
+        group = Group(len(who), stacked, counts)
         work = Work(down.round, 0, method.local.rate(down.round), {}, group, method=method, padding=problem.padding)
         work.tables = frozenset(problem.tables)
         work.scales = {name: scale for name in problem.names if (scale := method.local.scale(name)) != 1.0}
         supplied: Tree = {}
         if method.parts:  # nobody else asks
-            work.steps = torch.from_numpy(batches.steps.astype(np.float32)).to(device)
+            work.steps = torch.from_numpy(steps.astype(np.float32)).to(device)
             work.words = who.words(self.seed, rng.PART, down.round, *self.start)
             at = self.places(who.clients)
             work.frequency = lambda: self._frequency(at, model)
@@ -211,11 +249,11 @@ class ClientHalf:
 
     def _uplink(
         self, down: Downlink, message: Message, loss: np.ndarray, seen: dict[str, np.ndarray], good: np.ndarray,
-        stacked: bool,
+        sizes: np.ndarray, stacked: bool,
     ) -> Uplink:  # fmt: skip
         """What is sent: everything times a_i, and nothing of clients that refuse themselves."""
         who = down.who
-        weights = self.method.average.weight(self.problem.clients.sizes[self.places(who.clients)]) * good
+        weights = self.method.average.weight(sizes) * good
         once = {f"{p.key}.{n}" for p in self.method.parts if p.client_slots for n in p.payloads}
         trees: dict[str, Tree] = {}
         for name, tree in message.trees.items():

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fedsub import rng
+from fedsub.data.narrowed import Narrowed
 from fedsub.errors import NoUsableClient
 from fedsub.method.groups import Cohort
 from fedsub.round.client import ClientHalf
@@ -68,14 +69,15 @@ class Here:
         return (opened if len(stays) == len(opened.cohort) else opened.server.narrow(opened, stays)), stays
 
     def work(
-        self, opened: Opened, add: Callable[[Uplink, slice], None]
+        self, opened: Opened, add: Callable[[Uplink, slice], None], own: Narrowed | None = None
     ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
         """Have all clients of a round train, and ``add`` what they send, in cohort order.
 
+        ``own``: what is left of their samples, where only some of their rows came.
         Returns who refused, the bytes of encoded updates if there are any, and what is told in the clear.
         """
         told = []  # of an uplink just what is small: the rest is in the sums
-        for where, uplink, kept in self._train(opened) if len(opened.cohort) else ():
+        for where, uplink, kept in self._train(opened, own) if len(opened.cohort) else ():
             add(uplink, where)
             told.append((uplink.refused, uplink.lengths, uplink.seen))
             if kept:
@@ -95,12 +97,16 @@ class Here:
         """The round did not enter the model: clients keep what they had."""
         self._kept = []
 
-    def _train(self, opened: Opened) -> Iterator[tuple[slice, Uplink, Kept]]:
+    def _train(self, opened: Opened, own: Narrowed | None) -> Iterator[tuple[slice, Uplink, Kept]]:
         """(where in the cohort, uplink, what is kept) of every group, in cohort order."""
-        half, batches = self.half, self.half.draw(opened.cohort, opened.number)
+        half = self.half
+        batches = half.draw(opened.cohort, opened.number, left=None if own is None else own.clients)
 
         def run(engine: Engine, where: slice) -> tuple[slice, Uplink, Kept]:
-            return where, *half.train(engine, opened.downlink(where), self.memory, batches.take(where))
+            down = opened.downlink(where)
+            if own is not None:
+                down = half.put_aside(down, own.held_by(where))
+            return where, *half.train(engine, down, self.memory, batches.take(where))
 
         def groups(engine: Engine) -> list[slice]:
             return engine.split(batches, lambda where: half.example(opened.downlink(where)))

@@ -25,7 +25,7 @@ from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
 from fedsub.round.predict import PersonalModel
 from fedsub.round.private import EPSILON
-from fedsub.round.secure import Secure
+from fedsub.round.secure import secured
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
 from fedsub.trees import Tree
@@ -60,7 +60,7 @@ class Trainer(Trains):
         )
         self.here = Here(half, engine, self.memory, ledger, workers=workers, lost=lost, strict=on_bad_update == "raise")
         secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
-        self.secure = Secure(self.here, self.server, secure) if secure is not None else None
+        self.secure = secured(self.here, self.server, secure) if secure is not None else None
         self.transport: Transport = self.secure or self.here
         self.state = OfServer(self.server, self.here)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
 from fedsub.method.part import Total
-from fedsub.method.parts import CentralDP, LocalDP
+from fedsub.method.parts import CentralDP, LocalDP, SecureSum
 from fedsub.method.parts.bounded import BoundedUpdate
 from fedsub.method.parts.central_dp import BELOW
 from fedsub.method.sampling import Fraction, Poisson
@@ -33,11 +33,10 @@ EPSILON = "privacy.epsilon"  # the metric: what was spent up to a round
 
 
 class Spending:
-    """What a method has spent of its budget: heat once, and every round that was played."""
+    """What a method has spent of its budget: heat and row sets once, and every round that was played."""
 
-    def __init__(self, part: BoundedUpdate, before: tuple[Spend, ...]):
-        self.part, self.before = part, before
-        self.budget: Budget = part.budget
+    def __init__(self, budget: Budget, before: tuple[Spend, ...]):
+        self.before, self.budget = before, budget
 
     def spends(self) -> tuple[Spend, ...]:
         raise NotImplementedError
@@ -82,13 +81,29 @@ class Spending:
         return {"delta": self.budget.delta, "accountant": self.budget.accountant, **limit, "spends": spends}
 
 
+class Once(Spending):
+    """What clients tell once and for all, where the rounds themselves are not private: it is counted, and no more."""
+
+    def spends(self) -> tuple[Spend, ...]:
+        return self.before
+
+    def admits_another(self) -> bool:
+        return True
+
+    def small(self) -> dict[str, Tensor]:
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        covers = "what clients say of their rows; the sums of their updates, and what is made of them, are not private"
+        return {**super().describe(), "covers": covers}
+
+
 class OfClients(Spending):
     """`LocalDP`: every client pays for its own participations; what counts is the one that paid most."""
 
-    part: LocalDP
-
     def __init__(self, part: LocalDP, before: tuple[Spend, ...], clients: int):
-        super().__init__(part, before)
+        super().__init__(part.budget, before)
+        self.part = part
         self.took = torch.zeros(clients, dtype=torch.int32)
         if not self.budget.admits((*before, part.spend(1))):
             raise MethodError(
@@ -116,14 +131,12 @@ class OfClients(Spending):
 class NoisedSums(Spending):
     """`CentralDP`: the noise of every round, in the sum or, for rows that nobody sent, later (`LateNoise`)."""
 
-    part: CentralDP
-
     def __init__(
         self, method: Method, part: CentralDP, population: Population, params: Tree, names: Sequence[str],
         average: Callable[[], BoundAverage], told: Told, *, seed: int, rounds: int | None,
     ):  # fmt: skip
-        super().__init__(part, _of_heat(method, population))
-        self.told = told
+        super().__init__(part.budget, _before(method, population, names))
+        self.part, self.told = part, told
         able = int((population.sizes > 0).sum())
         sampler, drawn = method.sampler, able
         if isinstance(sampler, Fraction):
@@ -262,16 +275,20 @@ def spending(
     """
     part = next((part for part in method.parts if isinstance(part, BoundedUpdate)), None)
     if part is None:
-        return None
+        perturbs = any(isinstance(part, SecureSum) and part.perturbs is not None for part in method.parts)
+        return Once(Budget(), _before(method, population, names)) if perturbs else None
     if reports:
         part.refuse_reports(method)
     if isinstance(part, CentralDP):
         return NoisedSums(method, part, population, params, names, average, told, seed=seed, rounds=rounds)
     assert isinstance(part, LocalDP)
-    return OfClients(part, _of_heat(method, population), len(population))
+    return OfClients(part, _before(method, population, names), len(population))
 
 
-def _of_heat(method: Method, population: Population) -> tuple[Spend, ...]:
-    """What the average spends once; one of the user's own need not say."""
-    spends = getattr(method.average, "spends", None)
-    return spends(population) if spends is not None else ()
+def _before(method: Method, population: Population, names: Sequence[str]) -> tuple[Spend, ...]:
+    """What heat costs once, and the rows that clients name in all rounds together; ``names`` are sent."""
+    spends = getattr(method.average, "spends", None)  # an average of the user's own need not say
+    heat = spends(population) if spends is not None else ()
+    spaces = {population.tables[name] for name in names if name in population.tables}
+    rows = [spend for part in method.parts if isinstance(part, SecureSum) for spend in part.spends(len(spaces))]
+    return (*heat, *rows)

@@ -26,7 +26,7 @@ from fedsub.errors import WireError
 
 MAGIC, VERSION = b"fsub", 1
 HELLO, WELCOME, INVITE, ROWS, DOWN, UP, ASK_HEAT, TELL_HEAT = range(1, 9)  # kinds
-COUNT_ROWS, UNION, ADD_UP, ADD_HEAT = range(20, 24)  # kinds of rounds over a secure sum, and of heat by one
+COUNT_ROWS, UNION, ADD_UP, ADD_HEAT, NAME_ROWS = range(20, 25)  # kinds of rounds over a secure sum, of heat by one
 REFUSED, ALL_DATA, ONE_BATCH = 1, 2, 4  # flags: of an uplink; of a downlink that only asks for the loss
 
 _HEAD = struct.Struct("<4sHBBQQQQII")

@@ -16,10 +16,10 @@ from fedsub.secure.ring import Segment
 from fedsub.secure.rows import RowRule, context_of
 from fedsub.secure.server import SecureServer, Summed
 from fedsub.secure.setting import Setting
-from fedsub.secure.union import private_union, secure_counts
+from fedsub.secure.union import Asking, Counting, Uniting, private_union, secure_counts
 
 __all__ = [
-    "Faulty", "Identity", "Network", "Perfect", "Quantiser", "Registry", "RowRule", "SecureClient", "SecureServer",
-    "Segment", "Setting", "Summed", "context_of", "degree_and_threshold", "new_identity", "private_union", "register",
-    "run_protocol", "secure_counts", "sum_bytes",
+    "Asking", "Counting", "Faulty", "Identity", "Network", "Perfect", "Quantiser", "Registry", "RowRule",
+    "SecureClient", "SecureServer", "Segment", "Setting", "Summed", "Uniting", "context_of", "degree_and_threshold",
+    "new_identity", "private_union", "register", "run_protocol", "secure_counts", "sum_bytes",
 ]  # fmt: skip

@@ -76,6 +76,10 @@ class LocalDP(BoundedUpdate):
             drawn = torch.from_numpy(self._draw(place, name, value, work, told)).reshape(value.shape)
             update[name] = value + drawn.to(value).mul_(self.noise * self.clip)
 
+    def rest(self, message: Message, work: Work) -> None:
+        """Noise all the same: that a client sends nothing else must not show."""
+        self.finish(message, {}, work)
+
     def _draw(self, place: int, name: str, value: torch.Tensor, work: Work, told: bytes) -> np.ndarray:
         """Standard normal numbers for every entry, row by row; 0 for rows of padding, which never train."""
         group, words = work.group, work.words

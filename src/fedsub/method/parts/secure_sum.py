@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from fedsub.checks import check_decay, check_flag, check_positive, check_whole
 from fedsub.errors import MethodError
 from fedsub.method.part import Part
 from fedsub.method.slots import Method
+from fedsub.privacy.heat import PermanentResponse
+from fedsub.privacy.spending import Spend
 
-ROWS = ("union", "clear")
+ROWS = ("union", "clear", "perturbed")
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,9 @@ class SecureSum(Part):
 
     ``rows``: "union", clients' rows are not told; who holds what is counted in a secure sum of its own, and everybody
     receives the rows that somebody holds. "clear": rows are named as they are without this part, values hidden.
+    "perturbed:2", or a `PermanentResponse`: a client names rows of the union that it does not hold, and leaves out some
+    that it holds, by the permanent and the instantaneous response; it receives those that it named, and trains on the
+    samples whose rows came. Weighted by samples, it then weighs as many as are left.
     ``rows_threshold``: rows of fewer contributors are left out, and stay as they are. So many clients as ``spare`` may
     drop out within the sum of values before it must be played again; a row then needs as many more contributors.
 
@@ -38,7 +46,7 @@ class SecureSum(Part):
     clip: float
     levels: int = 2**15 + 1
     bits: int = 32
-    rows: str = "union"
+    rows: str | PermanentResponse = "union"
     rows_threshold: int = 2
     spare: int = 0
     payload_clip: float | None = None
@@ -73,13 +81,29 @@ class SecureSum(Part):
             )
         if self.bits not in (8, 16, 32, 64):
             raise MethodError(f"bits of SecureSum must be 8, 16, 32 or 64, got {self.bits!r}.")
-        if self.rows not in ROWS:
+        if isinstance(self.rows, str) and self.rows.startswith("perturbed"):
+            object.__setattr__(self, "rows", _preset(self.rows))
+        if isinstance(self.rows, PermanentResponse):
+            _check_names_something(self.rows)
+        elif self.rows not in ROWS:
             raise MethodError(
-                f"rows of SecureSum must be one of {', '.join(ROWS)}; got {self.rows!r}. Perturbed index sets are not "
-                "played in rounds: clients would have to leave out the samples whose rows did not come."
-                if str(self.rows).startswith("perturbed")
-                else f"rows of SecureSum must be one of {', '.join(ROWS)}; got {self.rows!r}."
+                f"rows of SecureSum must be union, clear, perturbed:1 to perturbed:5, or a PermanentResponse; got "
+                f"{self.rows!r}."
             )
+
+    @property
+    def perturbs(self) -> PermanentResponse | None:
+        """How clients perturb the rows that they name, if they do."""
+        return self.rows if isinstance(self.rows, PermanentResponse) else None
+
+    @property
+    def named(self) -> bool:
+        """Whether clients name rows to the server, perturbed or not."""
+        return self.rows != "union"
+
+    def spends(self, spaces: int) -> tuple[Spend, ...]:
+        """What it costs a client once that it names rows of so many spaces in all rounds."""
+        return self.perturbs.spends(spaces, "row sets") if self.perturbs is not None else ()
 
     def check(self, method: Method) -> None:
         def refuse(what: str, why: str) -> None:
@@ -111,6 +135,7 @@ class SecureSum(Part):
                 "a client that is drawn twice would mask two vectors in one sum, and has one pair of secrets. Draw "
                 "without replacement.",
             )
+        self._check_perturbed(method, refuse)
         if method.average.needs_held and self.rows == "union":
             refuse(
                 f"The average {type(method.average).__name__}",
@@ -124,6 +149,35 @@ class SecureSum(Part):
                 "them: payload_clip=…."
             )
 
+    def _check_perturbed(self, method: Method, refuse: Callable[[str, str], None]) -> None:
+        if self.perturbs is None:
+            return
+        for part in method.parts:
+            if part.client_slots and not part.own:
+                refuse(
+                    f"{type(part).__name__} with perturbed rows",
+                    "clients keep account of every row they hold, and only some of them come in a round. Take "
+                    'rows="union".',
+                )
+            if part.turns > 1:
+                refuse(
+                    f"{type(part).__name__} with perturbed rows",
+                    'a client names other rows in each of the rounds that belong together. Take rows="union".',
+                )
+        weights = method.average.weight(np.arange(1, 3))
+        if weights[0] != weights[1] and any(part.silent for part in method.parts):
+            refuse(
+                "Weighting by samples, with LocalDP and perturbed rows",
+                "how many samples are left of a client says which rows it holds, and LocalDP adds noise to its values "
+                'alone. Take weighting="clients".',
+            )
+        if getattr(method.average, "unbiased", False):  # one of the user's own need not say
+            refuse(
+                'weighting="unbiased" with perturbed rows',
+                "it divides by how many clients came, whatever is left of their samples, so that every step would be "
+                'too short by what was lost. Take weighting="samples": it divides by what is left.',
+            )
+
     def check_reports(self, reports: tuple[str, ...]) -> None:
         """Refuse a fitted sampler that wants to hear of each client."""
         if reports:
@@ -131,3 +185,23 @@ class SecureSum(Part):
                 f"The sampler hears each client's {' and '.join(reports)} in the clear, which a secure sum is there to "
                 "hide; take uniform, by-size or poisson."
             )
+
+
+def _preset(text: str) -> PermanentResponse:
+    """From "perturbed:2"."""
+    number = text.removeprefix("perturbed").removeprefix(":")
+    if not number.isdecimal():
+        raise MethodError(
+            f"rows={text!r} of SecureSum lacks its preset; write perturbed:1 (rows are named as they are) to "
+            "perturbed:5 (everybody names the whole union), or give a PermanentResponse(p1=…, p2=…, p3=…, p4=…)."
+        )
+    return PermanentResponse(preset=int(number))
+
+
+def _check_names_something(response: PermanentResponse) -> None:
+    named, others = response.once.p, response.once.q
+    if not named > 0 or named < others:
+        raise MethodError(
+            f"By these chances a client names a row that it holds with {named:g} and another with {others:g}; the "
+            "first must be above 0 and not below the second, or there would be nothing to train on."
+        )

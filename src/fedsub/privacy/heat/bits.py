@@ -75,11 +75,11 @@ class Bits(LocalHeat):
     def upload(self, rows: int) -> int:
         return -(-rows // 8)
 
-    def spends(self, spaces: int = 1) -> tuple[Spend, ...]:
+    def spends(self, spaces: int = 1, what: str = "heat") -> tuple[Spend, ...]:
         """Once, for all questions: the lasting answers. Without ``rows`` a client's ε has no bound."""
-        if self.rows is None:
-            return (Spend.pure(f"heat by {self.title}; rows=k bounds it for all rows of a client", math.inf),)
-        return (Spend.pure(f"heat by {self.title}", self.epsilon_set(self.rows), times=spaces),)
+        if self.rows is None and self.epsilon_row:
+            return (Spend.pure(f"{what} by {self.title}; rows=k bounds it for all rows of a client", math.inf),)
+        return (Spend.pure(f"{what} by {self.title}", self.epsilon_set(self.rows or 0), times=spaces),)
 
     # Clients
 
@@ -209,8 +209,8 @@ class PermanentResponse(Bits):
     """A permanent randomised response (p1, p2), and to it an instantaneous one (p3, p4) for every question.
 
     ``preset`` 1 (no privacy) to 5 (says 1 for everything), or p1 to p4. ``epsilon_row`` is that of all questions ever,
-    ε∞ = ln max(p1/p2, (1 − p2)/(1 − p1)); ``epsilon_once`` that of a single one, of p5 and p6. To say which rows a
-    client wants, `reports` is the same answer.
+    ε∞ = ln max(p1/p2, (1 − p2)/(1 − p1)); ``epsilon_once`` that of a single one, of p5 and p6. A client that names the
+    rows it wants (`fedsub.SecureSum`) gives the same answers, to questions about some rows: `settle`, then `report`.
     """
 
     preset: int | None = None
@@ -247,7 +247,17 @@ class PermanentResponse(Bits):
         which = f"preset {self.preset}" if self.preset is not None else f"p1 {self.p1:g}, p2 {self.p2:g}"
         return f"permanent response, {which}, ε {self.epsilon_row:.4g} a row for ever and {self.epsilon_once:.4g} once"
 
-    def reports(self, rows: Array, size: int, words: Words, question: int) -> Array:
-        """What one client says to be its rows, in the question of this number: bool [size]."""
-        held = Holdings.alone("", rows, size)
-        return self.answers(self.memo(held, words), words, question)[0]
+    def settle(self, held: Array, asked: Array, words: Words) -> Array:
+        """Does one client hold the rows ``asked``? Its lasting answers, bool."""
+        chance = np.where(np.isin(asked, held), self.lasting.p, self.lasting.q)
+        return uniform(words(PERMANENT, 0, asked))[0] < chance
+
+    def report(self, settled: Array, asked: Array, words: Words, question: int) -> Array:
+        """What it says of them in the question of this number."""
+        return uniform(words(FRESH, question, asked))[0] < np.where(settled, self.fresh.p, self.fresh.q)
+
+    def told(self, held: Array, size: int, words: Words) -> Array:
+        """The rows that it tells of, of those that it holds."""
+        if self.rows is None or len(held) <= self.rows:
+            return held
+        return np.asarray(Holdings.alone("", held, size).bounded(self.rows, words).space.rows)

@@ -170,7 +170,7 @@ class Batched(Engine):
         """Gather the samples of a chunk."""
         longest = int(batches.steps.max())  # of this chunk, not of the cohort
         samples = batches.samples[:, :longest].transpose(1, 0, 2)
-        arrays = self.problem.clients.gather(np.ascontiguousarray(samples), self.plan.columns, local=True)
+        arrays = batches.clients.gather(np.ascontiguousarray(samples), self.plan.columns, local=True)
         shares = np.ascontiguousarray(batches.weights[:, :longest].transpose(1, 0, 2))
         weights = torch.from_numpy(shares).to(device)
         columns = columns_to(arrays, device)

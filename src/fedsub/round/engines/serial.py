@@ -37,7 +37,7 @@ class Serial(Engine):
         leaves = self._own.module.fill({name: work.sent[name].clone() for name in problem.names})
         params: Tree = {name: p.data for name, p in leaves.items()}
         state = method.local.init(params)
-        data = columns_to(problem.clients.gather(batches.samples[0], self.plan.columns, local=True), device)
+        data = columns_to(batches.clients.gather(batches.samples[0], self.plan.columns, local=True), device)
         all_weights = torch.from_numpy(batches.weights[0]).to(device)
         sizes = (batches.weights[0] > 0).sum(1).tolist()  # padding stands behind the real samples
         real = torch.ones(max(sizes), dtype=all_weights.dtype, device=device)

@@ -17,25 +17,28 @@ Array = np.ndarray
 
 @dataclass
 class Box:
-    """``unions``: the sorted rows of each space that somebody holds. With ``apart`` every client's vector is kept by
+    """``unions``: the sorted rows of each space that somebody gives to. With ``apart`` every client's vector is kept by
     itself, as the protocol needs it; otherwise their sum alone, which is no larger than the cohort's union."""
 
     ranges: Ranges
     unions: Mapping[str, Array]
-    opened: Opened
     apart: bool
     clients: list[int] = field(default_factory=list)
     _given: dict[int, tuple[Given, dict[str, Array]]] = field(default_factory=dict)  # and its rows' places in unions
     _levels: dict[tuple[str, str], Array] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
+    _held: dict[str, Array] = field(default_factory=dict)
 
-    def add(self, uplink: Uplink, where: slice) -> None:
-        """The clients ``where`` of the round; those that refuse themselves leave nothing."""
-        asked = {space: self.opened.asked[space] for space in self.unions}
+    def add(self, opened: Opened, uplink: Uplink, where: slice, held: Mapping[str, Array] | None = None) -> None:
+        """The clients ``where`` of the round; those that refuse themselves leave nothing.
+
+        ``held``: as in `Ranges.split`, of these clients.
+        """
+        asked = {space: opened.asked[space] for space in self.unions}
         counts = {space: one.counts[where] for space, one in asked.items()}
         places = {space: self._places(space, one, where) for space, one in asked.items()}
         at = {int(c): k for k, c in enumerate(uplink.who.clients)}
-        for client, given in self.ranges.split(uplink, counts, self.opened.number):
+        for client, given in self.ranges.split(uplink, counts, opened.number, held):
             self.clients.append(client)
             own = {space: found[at[client]] for space, found in places.items()}
             if self.apart:
@@ -61,6 +64,9 @@ class Box:
                 total += levels.reshape(total.shape)
             else:
                 total[own[space]] += levels.reshape(-1, total.shape[1])  # a client's rows are distinct
+        for space, mask in given.held.items():
+            total = self._held.setdefault(space, np.zeros(len(self.unions[space]), np.uint64))
+            total[own[space][mask]] += np.uint64(given.numbers["weight"])
         for name, value in given.numbers.items():
             self._numbers[name] = self._numbers.get(name, 0) + value
 
@@ -76,6 +82,7 @@ class Box:
             total, space = self._levels[tree, name], self.ranges.schema.tables.get(name)
             chosen = total if space is None else total[at[space]]
             out[f"{tree}/{name}"] = chosen.reshape(-1) + len(self.clients) * self.ranges.middle
+        out |= {f"held/{space}": total[at[space]] for space, total in self._held.items()}
         return out | {f"sum/{name}": np.array([value], np.uint64) for name, value in self._numbers.items()}
 
     def vector(self, client: int, rows: Mapping[str, Array]) -> dict[str, Array]:

@@ -10,18 +10,21 @@ A round of clients that do not tell their rows (rows="union"):
                  many of the counted are missing now and so many more may drop out
     5  up        the secure sum over these rows, dense parameters and numbers
 
-A private union that tells no counts (`fedsub.secure.private_union`) takes four bytes a row, and the rule of rows needs
-counts over the union all the same: the server would learn as much, in one sum more.
-
 Nobody is counted twice: counts of those who stayed, beside the counts of all, would show the rows of the others. A sum
 that is given up is played again with fresh keys over fewer rows; nothing had been opened. With rows="clear" steps 1 and
 2 are those of a round without this transport, and counts are exact.
+
+Where clients perturb the rows they name, `fedsub.round.secure.perturbed` has the round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
+from fedsub import rng
 from fedsub.errors import MethodError, SecureSumError
 from fedsub.method.codecs.wire import rows_size
 from fedsub.method.groups import Cohort
@@ -32,12 +35,11 @@ from fedsub.round.layout import Asked
 from fedsub.round.secure.adding import Added, by_protocol, plainly
 from fedsub.round.secure.attempts import Attempts, Counted, Planned
 from fedsub.round.secure.box import Box
-from fedsub.round.secure.opening import HEAVIEST, Opening
+from fedsub.round.secure.opening import HEAVIEST, NOTHING_LEFT, Opening
 from fedsub.round.secure.vector import Array
 from fedsub.round.server import Opened, ServerHalf
 from fedsub.round.transport import Answers
-from fedsub.secure import Segment, Setting, sum_bytes
-from fedsub.secure.union import count_values
+from fedsub.secure import Setting, sum_bytes
 
 
 class Secure(Opening):
@@ -46,7 +48,7 @@ class Secure(Opening):
     def __init__(self, here: Here, server: ServerHalf, secure: SecureSum):
         super().__init__(server, secure, server.seed, fresh=not secure.simulate)
         self.here = here
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, Asked] = {}  # what clients hold
         self._counted: Counted | None = None
 
     def rows(self, number: int, cohort: Cohort) -> dict[str, Asked]:
@@ -66,19 +68,20 @@ class Secure(Opening):
 
     def exchange(self, opened: Opened) -> Answers:
         assert self._counted is not None
-        counted, cohort, own = self._counted, opened.cohort, opened.server.cut(opened, self._asked)
+        counted, cohort = self._counted, opened.cohort
+        own = opened if self.secure.named else opened.server.cut(opened, self._asked)
         if len(counted.clients) < len(cohort):  # nobody was counted, so nobody was sent anything
             none, everybody = np.zeros(len(cohort), np.int64), np.arange(len(cohort))
             left = f"round {opened.number} was left out: {len(cohort)} clients are too few for a secure sum"
             return Answers(None, cohort, everybody, none.astype(bool), {}, none, none, notes=(left,))
         down, up = counted.down + self._down(own, counted), counted.up.copy()
         some, stays = self.here.reached(own)
-        box = Box(self.ranges, counted.unions, some, apart=not self.secure.simulate)
-        refused, _, seen = self.here.work(some, box.add)
+        box = Box(self.ranges, counted.unions, apart=not self.secure.simulate)
+        refused = self._work(some, box)
         leaves = np.zeros(len(cohort), bool)
         leaves[stays[refused]] = True
         up += wire.length([])  # ready, or refusing
-        recount = (lambda people: self._seen(cohort, people)) if self.secure.rows == "clear" else None
+        recount = (lambda people: self._recount(cohort, people)) if self.secure.named else None
 
         def add(planned: Planned, lost: frozenset[int]) -> Added:
             if self.secure.simulate:
@@ -99,13 +102,15 @@ class Secure(Opening):
 
         lost = frozenset(np.setdiff1d(cohort.clients, some.cohort.clients).tolist())
         done = attempts.play(cohort.clients[~leaves], lost, took) if box.clients else None
-        sums, measured = self.empty(opened, {}), attempts.measured()
+        sums, measured, why = self.empty(opened, {}), attempts.measured(), attempts.why
         if done is not None:
-            sums, measured["clipped"] = self.filled(opened, *done)
+            sums, told = self.filled(opened, *done)
+            measured |= told
+            done, why = (done, why) if sums.numbers["weight"] else (None, NOTHING_LEFT)
         sums.refused = int(refused.sum())
         skipped = done is None and bool(box.clients)  # if nobody delivered, `close` says so, as without a secure sum
-        note = (f"round {opened.number} was left out: {attempts.why}",) if skipped else ()
-        return Answers(None if skipped else sums, some.cohort, stays, refused, seen, down, up, measured, note)
+        note = (f"round {opened.number} was left out: {why}",) if skipped else ()
+        return Answers(None if skipped else sums, some.cohort, stays, refused, {}, down, up, measured, note)
 
     def accept(self, number: int, answers: Answers) -> None:
         if answers.sums is None:
@@ -113,7 +118,15 @@ class Secure(Opening):
         else:
             self.here.accept(number, answers)
 
+    def _work(self, some: Opened, box: Box) -> Array:
+        """Have all clients of a round train and put what they give into the box; which of them refused themselves."""
+        return self.here.work(some, partial(box.add, some))[0]
+
     # What is known of rows before training
+
+    def _recount(self, cohort: Cohort, clients: Array) -> Counted:
+        """How many of these clients named each row."""
+        return self._seen(cohort, clients)
 
     def _seen(self, cohort: Cohort, clients: Array) -> Counted:
         """Counts of some of the cohort, of rows that are there to be read."""
@@ -124,33 +137,40 @@ class Secure(Opening):
         return Counted(cohort.clients[which], unions, {s: c for s, (_, c) in found.items()}, none, none.copy())
 
     def _count(self, number: int, cohort: Cohort) -> Counted:
-        """Counts by a secure sum."""
-        spaces, sizes = self.server.schema.spaces, self.server.population.rows
-        seen = self._seen(cohort, cohort.clients)
+        """What all hold together, by a secure sum: how many hold each row, or which are held."""
+        spaces, asking = self.server.schema.spaces, self.asking(len(cohort))
         if len(cohort) < self.settings.fewest(len(cohort)):
             return self._seen(cohort, cohort.clients[:0])
         if not spaces:
-            return seen
-        bits = next(bits for bits in (8, 16, 32, 64) if len(cohort) < 2**bits)
-        segments = tuple(Segment(space, sizes[space], bits, most=1) for space in spaces)
-        setting = self.settings.plan(number, cohort.clients, segments, least=len(cohort))
+            return self._seen(cohort, cohort.clients)
+        setting = self.settings.plan(number, cohort.clients, asking.segments, least=len(cohort))
         envelope = wire.length([("setting", 1)])
         at = np.array([setting.places[client] for client in cohort.clients.tolist()])
         if self.secure.simulate:  # rows that nobody holds need no zeros
             down, up = sum_bytes(setting, np.ones(len(cohort), bool))
+            seen = self._together(number, cohort)
             seen.down, seen.up = down[at] + envelope, up[at]
             return seen
         place = {client: np.array([k]) for k, client in enumerate(cohort.clients.tolist())}
 
         def vector(client: int) -> dict[str, Array]:
-            return {s: count_values(self._asked[s].take(place[client]).rows, sizes[s], bits) for s in spaces}
+            held = {space: self._asked[space].take(place[client]).rows for space in spaces}
+            return asking.values(held, self._words(number, client))
 
         added = by_protocol(setting, vector)
         if added.sums is None:
             raise SecureSumError(f"Round {number}: the rows could not be counted. {added.why}")
-        unions = {space: added.sums[space].nonzero()[0] for space in spaces}
-        counts = {space: added.sums[space][unions[space]].astype(np.int64) for space in spaces}
+        unions, counts = asking.found(added.sums)
         return Counted(cohort.clients, unions, counts, added.down[at] + envelope, added.up[at])
+
+    def _together(self, number: int, cohort: Cohort) -> Counted:
+        """What the sum over all would say."""
+        return self._seen(cohort, cohort.clients)
+
+    def _words(self, number: int, client: int) -> Callable[[int], Array]:
+        """Random words of a client for what it puts at its rows."""
+        word = rng.key(self.here.half.seed, rng.UNITED, number, client)
+        return lambda count: rng.mix(word + np.arange(count, dtype=np.uint64))
 
     # Bytes besides those of the protocol
 

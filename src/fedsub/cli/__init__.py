@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import bench, commands, costs, data, mixture, node, privacy, report, serving, vertical
+from fedsub.cli import bench, commands, costs, data, deploy, mixture, node, privacy, report, serving, vertical
 from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 

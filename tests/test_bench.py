@@ -17,7 +17,7 @@ from fedsub.errors import ConfigError
 from fedsub.method.batches import draw
 from fedsub.method.groups import Cohort
 from fedsub.study import bench
-from fedsub.study.bench import growth, mixture, secure, zoo
+from fedsub.study.bench import gossip, growth, mixture, secure, zoo
 from fedsub.study.bench.contenders import CentralSGD, DeepcopyLoop, Federated, auto_choice, federated_method
 from fedsub.study.bench.timing import interleave
 from fedsub.study.bench.workloads import WORKLOADS, Workload, sentences
@@ -212,6 +212,19 @@ def test_the_mixture_is_measured_beside_a_central_step(monkeypatch, capsys):
         bench.main(["w1"], mixture=True)
 
 
+def test_gossip_is_measured_beside_fedavg(monkeypatch, capsys):
+    real = gossip.run
+    monkeypatch.setattr(gossip, "run", lambda **options: real(scale=0.02, **options))
+    bench.main(rounds=1, gossip=True, json=True)
+    found = json.loads(capsys.readouterr().out)["gossip"]
+    assert found["clients"] == 121
+    assert found["contenders"]["FedAvg"]["x_fedavg"] == 1
+    assert found["held"] == all(one["x_fedavg"] <= 2 for one in found["contenders"].values())
+    for words in ({"mixture": True}, {"zoo": True}, {"names": ["w1"]}):
+        with pytest.raises(ConfigError, match="has data of its own"):
+            bench.main(**{"gossip": True, **words})
+
+
 def test_the_mixture_averages_when_the_coin_says_so():
     trainer = mixture.make_trainer(TWINS["movielens-like"].make(scale=0.02))
     local, averaging = (mixture.Iteration("", trainer, averaging=a) for a in (False, True))
@@ -250,3 +263,13 @@ def test_a_secure_sum_is_measured_beside_flower_only_where_there_is_one():
         bench.main(flower=sys.executable)
     with pytest.raises(ConfigError, match="data of its own"):
         bench.main(["w1"], secure=True)
+
+
+def test_ingest_beside_polars_in_little():
+    from fedsub.study.bench import ingest
+
+    found = ingest.run(rounds=1, rows=20_000, memory="600MB", workers=2)
+    assert found["clients"] == 500
+    assert found["fedsub"][0]["fingerprint"] == found["memory_path"][0]["fingerprint"]
+    assert ingest.figures(found)["peak"] < 600e6
+    assert "20,000 rows" in str(ingest.table(found).title)

@@ -80,6 +80,11 @@ class Holdings:
         table[slots[table[slots] != places]] = _SHARED
         return of_row, of_node, table, size - 1
 
+    @cached_property
+    def _taken(self) -> np.ndarray:
+        """Which slots are taken: a quarter of the table's bytes, and most rows that are looked up end here."""
+        return self._words[2] != _EMPTY
+
     def shared(self, to: np.ndarray, of: np.ndarray, begin: tuple, end: tuple) -> Shared:
         """The rows that pairs of nodes share. ``begin`` and ``end`` are the places of ``to`` and of ``of`` in question,
         two arrays each: only the shorter side of a pair is looked up in the other.
@@ -93,8 +98,10 @@ class Holdings:
         for low, high in pairwise(edges):
             places = concatenated(mine[low:high], counts[low:high])
             which = np.repeat(np.arange(low, high), counts[low:high])
-            at, hit = self._look_up(places, np.repeat(other[low:high], counts[low:high]))
-            found.append((places[hit], at, which[hit]))
+            hit = self._likely(places, np.repeat(self._words[1][other[low:high]], counts[low:high]))
+            places, which = places.take(hit), which.take(hit)
+            right, at = self._sure(places, other.take(which))
+            found.append((places[right], at, which[right]))
         nothing = np.zeros(0, np.int64)
         asked, there, pull = (np.concatenate(parts) for parts in zip((nothing, nothing, nothing), *found, strict=True))
         turned = swap[pull]
@@ -108,19 +115,22 @@ class Holdings:
             edges.append(min(max(far, edges[-1] + 1), len(counts)))
         return edges
 
-    def _look_up(self, places: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(where nodes hold the rows at these places, which of the places those are)."""
-        of_row, of_node, table, mask = self._words
+    def _likely(self, places: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """Which of the rows at these places fall on a slot that is taken, with nodes of these words."""
+        of_row, mask = self._words[0], self._words[3]
         slots = of_row.take(places)
-        slots += of_node.take(nodes)
+        slots += words
         slots &= mask
-        found = table.take(slots)
-        hit = np.flatnonzero(found != _EMPTY)
-        at = found.take(hit).astype(np.int64)
-        rows, owners = self.rows.take(places.take(hit)), nodes.take(hit)
-        unsure = np.flatnonzero(at == _SHARED)
+        return np.flatnonzero(self._taken.take(slots))
+
+    def _sure(self, places: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(which of the rows at these places the nodes do hold, where)."""
+        of_row, of_node, table, mask = self._words
+        at = table.take((of_row.take(places) + of_node.take(nodes)) & mask).astype(np.int64)
+        rows, unsure = self.rows.take(places), np.flatnonzero(at == _SHARED)
         if len(unsure):
-            wanted = owners[unsure] * self.space.size + rows[unsure]
+            wanted = nodes[unsure] * self.space.size + rows[unsure]
             at[unsure] = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        right = (self.rows.take(at) == rows) & (at >= self.starts[owners]) & (at < self.starts[owners + 1])
-        return at[right], hit[right]
+        right = (self.rows.take(at) == rows) & (at >= self.starts[nodes]) & (at < self.starts[nodes + 1])
+        found = np.flatnonzero(right)
+        return found, at[found]

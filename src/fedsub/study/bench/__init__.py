@@ -2,7 +2,8 @@
 
 Everything is made on the spot: `workloads` (what is trained), `contenders` (ways to do a round),
 `timing` (taking turns), `growth` (population and table), `zoo` (what parts, servers, codecs and samplers add),
-`mixture` (L2SGD+ over all clients), `secure` (a secure sum, beside `flower_secagg`).
+`mixture` (L2SGD+ over all clients), `gossip` (nodes without a server, beside FedAvg), `secure` (a secure sum, beside
+`flower_secagg`), `ingest` (reading Parquet).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rich.table import Table
 
 from fedsub.errors import ConfigError, nearest
 from fedsub.round.quiet import one_thread
+from fedsub.study.bench import gossip as nodes
+from fedsub.study.bench import ingest as reading
 from fedsub.study.bench import mixture as personal
 from fedsub.study.bench import secure as sums
 from fedsub.study.bench import zoo as additions
@@ -57,8 +60,12 @@ def main(
     compiled: bool = True,
     zoo: bool = False,
     mixture: bool = False,
+    gossip: bool = False,
     secure: bool = False,
     flower: str | None = None,
+    ingest: bool = False,
+    rows: int | None = None,
+    memory: str | None = None,
     json: bool = False,
 ) -> dict[str, Any]:
     """Run the workloads ``names`` (default: all), print tables (or one JSON object) and return the numbers.
@@ -67,8 +74,9 @@ def main(
     population and table grow (minutes, and up to 12 GiB of memory); ``compiled=False`` leaves out
     torch.compile, whose warm-up is long. ``zoo`` measures instead what parts, servers, codecs and samplers add
     to FedSubAvg's round (default: on w1 and w3; ``growth`` then is a table of 10 million rows). ``mixture`` measures
-    an iteration of L2SGD+ over all clients of the MovieLens twin instead, and nothing else; ``secure`` a secure sum,
-    beside Flower's if ``flower`` is a Python that has it.
+    an iteration of L2SGD+ over all clients of the MovieLens twin instead, and nothing else; ``gossip`` rounds of nodes
+    without a server over all of them, beside FedAvg's; ``secure`` a secure sum, beside Flower's if ``flower`` is a
+    Python that has it; ``ingest`` reading ``rows`` of Parquet in bounded ``memory``.
     """
     chosen = names if names is not None else list(additions.WORKLOADS if zoo else WORKLOADS)
     for name in chosen:
@@ -80,9 +88,26 @@ def main(
     if flower and not secure:
         raise ConfigError("--flower is measured beside a secure sum; add --secure.")
     console = Console() if sys.stdout.isatty() else Console(width=120)
+    if not ingest and (rows is not None or memory is not None):
+        raise ConfigError("--rows and --memory are of --ingest; add it.")
+    if ingest:
+        if mixture or gossip or zoo or secure or names:
+            raise ConfigError(
+                "--ingest has data of its own; leave out --mixture, --gossip, --zoo, --secure and workloads."
+            )
+        with _progress() as bar:
+            task = bar.add_task("ingest", total=None)
+            found = reading.run(
+                rounds=rounds, rows=rows or reading.ROWS, memory=memory or reading.MEMORY,
+                progress=lambda what: bar.update(task, description=f"ingest {what}"),
+            )  # fmt: skip
+            bar.update(task, description="ingest done", total=1, completed=1)
+        out["ingest"] = {**found, "figures": reading.figures(found)}
+        print(jsonlib.dumps(out, indent=1)) if json else console.print(reading.table(found))
+        return out
     if secure:
-        if mixture or zoo or names:
-            raise ConfigError("--secure has data of its own; leave out --mixture, --zoo and names of workloads.")
+        if mixture or gossip or zoo or names:
+            raise ConfigError("--secure has data of its own; leave out --mixture, --gossip, --zoo and workloads.")
         with _progress() as bar:
             task = bar.add_task("secure sum", total=None)
             found = sums.run(
@@ -92,15 +117,17 @@ def main(
         out["secure"] = {**found, "figures": sums.figures(found)}
         print(jsonlib.dumps(out, indent=1)) if json else console.print(sums.table(found))
         return out
-    if mixture:
-        if zoo or names:
-            raise ConfigError("--mixture has data of its own; leave out --zoo and names of workloads.")
+    if mixture or gossip:
+        name, module = ("mixture", personal) if mixture else ("gossip", nodes)
+        if (mixture and gossip) or zoo or names:
+            others = " and ".join(flag for flag in ("--mixture", "--gossip", "--zoo") if flag != f"--{name}")
+            raise ConfigError(f"--{name} has data of its own; leave out {others} and names of workloads.")
         with _progress() as bar:
-            task = bar.add_task("mixture", total=None)
-            found = personal.run(rounds=rounds, progress=lambda what: bar.update(task, description=f"mixture {what}"))
-            bar.update(task, description="mixture done", total=1, completed=1)
-        out["mixture"] = found
-        print(jsonlib.dumps(out, indent=1)) if json else console.print(personal.table(found))
+            task = bar.add_task(name, total=None)
+            found = module.run(rounds=rounds, progress=lambda what: bar.update(task, description=f"{name} {what}"))
+            bar.update(task, description=f"{name} done", total=1, completed=1)
+        out[name] = found
+        print(jsonlib.dumps(out, indent=1)) if json else console.print(module.table(found))
         return out
     with _progress() as bar:
         for name in chosen:

@@ -263,3 +263,13 @@ def test_a_secure_sum_is_measured_beside_flower_only_where_there_is_one():
         bench.main(flower=sys.executable)
     with pytest.raises(ConfigError, match="data of its own"):
         bench.main(["w1"], secure=True)
+
+
+def test_ingest_beside_polars_in_little():
+    from fedsub.study.bench import ingest
+
+    found = ingest.run(rounds=1, rows=20_000, memory="600MB", workers=2)
+    assert found["clients"] == 500
+    assert found["fedsub"][0]["fingerprint"] == found["memory_path"][0]["fingerprint"]
+    assert ingest.figures(found)["peak"] < 600e6
+    assert "20,000 rows" in str(ingest.table(found).title)

@@ -10,12 +10,13 @@ SECTIONS = {
     "Tutorial": ("tutorial",),
     "How to": (
         "data", "labels_and_files", "datasets", "twins", "models", "seeds", "metrics", "ranking", "personal", "mixture",
-        "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "extending", "cli",
+        "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "flower",
+        "extending", "cli",
     ),
     "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),
     "Explanation": (
-        "heat", "private_heat", "architecture", "engines", "costs", "leaks", "privacy", "secure_sum", "benchmarks",
-        "reproduce", "results",
+        "heat", "private_heat", "architecture", "engines", "scale", "costs", "leaks", "privacy", "secure_sum",
+        "benchmarks", "reproduce", "results",
     ),
     "Reference": ("reference/index", "stability"),
 }  # fmt: skip

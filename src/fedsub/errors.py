@@ -36,12 +36,20 @@ class DataError(FedsubError, ValueError):
 
 
 class ColumnError(DataError):
-    """A column is missing, has the wrong type or holds a bad value; ``problems`` are all that were found at once."""
+    """A column is missing, has the wrong type or holds a bad value; ``problems`` are all that were found at once.
 
-    def __init__(self, *problems: str, where: str = ""):
-        self.problems = problems
-        many = f"{len(problems)} problems:\n" + "\n".join(f"- {text}" for text in problems)
-        super().__init__((f"{where}: " if where else "") + (problems[0] if len(problems) == 1 else many))
+    They may be anything that ``str`` puts into words, which it does when the error is told. ``stage`` says how many
+    checks of its column had been passed.
+    """
+
+    def __init__(self, *problems: object, where: str = "", stage: int = 0):
+        self.problems, self.where, self.stage = problems, where, stage
+        super().__init__(*problems)
+
+    def __str__(self) -> str:
+        many = f"{len(self.problems)} problems:\n" + "\n".join(f"- {text}" for text in self.problems)
+        where = f"{self.where}: " if self.where else ""
+        return where + (str(self.problems[0]) if len(self.problems) == 1 else many)
 
 
 class DownloadError(DataError):

@@ -221,8 +221,9 @@ def test_half_a_parquet_file_and_a_directory(tmp_path):
     (tmp_path / "t.parquet").write_bytes(content[: len(content) // 2])
     with pytest.raises(DataError, match=r"t\.parquet cannot be read as parquet"):
         Clients.from_file(tmp_path / "t.parquet", "u", ids=["i"])
+    (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"is a directory.*Clients\.open"):
-        Clients.from_file(tmp_path, "u", ids=["i"])
+        Clients.from_file(tmp_path / "empty", "u", ids=["i"])
 
 
 BAD_OPTIONS = {

@@ -22,7 +22,7 @@ from fedsub.objective.population import Population
 from fedsub.privacy.heat import RandomizedResponse
 
 ROUNDS = 4
-SOON = Patience(start=0.2, tries=2, pause=0.01)
+SOON = Patience(start=0.2, tries=2, pause=0.01, back=0.1)
 
 
 class Inside:

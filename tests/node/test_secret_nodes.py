@@ -18,6 +18,7 @@ from fedsub.node import Node, Served, hand_out, serve
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round import wire
+from fedsub.round.secure.vector import Given, Ranges
 from fedsub.secure import wire as sums
 
 SIZES, ROUNDS = {"item": 40, "slot": 6}, 3
@@ -158,6 +159,21 @@ def test_who_drops_out_is_lost_or_counted_whole(stage: int, over: str, spare: in
         assert (2 not in report.clients[report.lost]) == (stage == sums.AGREED)
         assert report.measured["given_up"] == again
         assert np.isfinite(report.loss)
+
+
+def test_a_client_that_counts_itself_wrongly_costs_a_round_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give = Ranges.give
+
+    def lies(self: Ranges, client: int, round: int, *told: Any) -> Given:
+        given = give(self, client, round, *told)
+        return replace(given, numbers={**given.numbers, "count": int(round != 2)})
+
+    monkeypatch.setattr(Ranges, "give", lies)
+    done, _ = served(tmp_path, METHODS["fedsubavg"])
+    assert [len(report.lost) for report in done.reports] == [0, 5, 0]
+    assert "counted themselves" in " ".join(done.reports[1].notes)
 
 
 def test_what_a_node_refuses(tmp_path: Path) -> None:

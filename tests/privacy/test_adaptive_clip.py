@@ -130,6 +130,16 @@ def test_the_budget_covers_the_bits(name: str, accountant: Callable[[], Any], ra
     assert epsilon([Spend.gaussian("", 1.2, rate=rate, times=times)], 1e-5, name) == pytest.approx(composed, abs=1e-6)
 
 
+def test_updates_get_the_noise_that_bits_leave_them() -> None:
+    """z_Δ = (1 − 1.2⁻²)^(−½) = 1.81 in the place of z = 1, on every entry."""
+    part = fs.CentralDP(clip=0.5, noise=1.0, quantile=0.5, bit_noise=0.6)
+    still = method(part, per_round=None, local=fs.SGD(lr=1e-12, local_steps=1, batch_size=1))
+    result, (objective, clients) = train(still, rounds=1), world()
+    first = dict(objective.module.named_parameters())
+    drawn = torch.cat([(value - first[name].detach()).flatten() for name, value in result.params.items()])
+    assert float(drawn.std()) * len(clients) / 0.5 == pytest.approx((1 - 1.2**-2) ** -0.5, rel=0.25)
+
+
 def test_how_the_noise_is_shared_out() -> None:
     part = fs.CentralDP(clip=0.3, noise=1.2, quantile=0.5)
     assert part.noises_of(1.2, expected=1000) == (pytest.approx((1.2**-2 - 100**-2) ** -0.5), 50)

@@ -66,6 +66,14 @@ def test_one_gaussian_has_the_epsilon_of_its_closed_form() -> None:
     assert exact < epsilon([Spend.gaussian("one", sigma)], 1e-5, "rdp") < 1.2 * exact
 
 
+def test_a_spend_times_a_number() -> None:
+    once = Spend.pure("heat", 0.5, times=3)
+    assert (once * 2).times == 6
+    assert epsilon([once * 2], 1e-5) == epsilon([once, once], 1e-5) == 3.0
+    noisy = Spend.gaussian("training", 2.0, times=2)
+    assert epsilon([noisy * 4], 1e-5) == pytest.approx(epsilon([Spend.gaussian("", 2.0, times=8)], 1e-5))
+
+
 def test_what_has_no_bound_is_infinite() -> None:
     assert epsilon([], 1e-5) == 0
     assert epsilon([Spend.gaussian("none", 0.0)], 1e-5) == math.inf
@@ -93,6 +101,9 @@ def test_a_budget_counts_rounds_to_its_end() -> None:
     most = budget.times(once)
     assert budget.spent([once * most]) <= 3.0 < budget.spent([once * (most + 1)])
     assert budget.times(once, [Spend.pure("heat", 1.0)]) < most
+    for rounds in (1, 7, 40):
+        spent = budget.spent([once * rounds])
+        assert [Budget(spent * (1 + part)).times(once) - rounds for part in (-1e-9, 0.0, 1e-9)] == [-1, 0, 0]
     assert Budget().times(once) > 10**9
     assert [budget.times(once, (), n) for n in (1, most - 1, most, most + 1, 2 * most)] == [
         1,

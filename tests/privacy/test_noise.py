@@ -52,6 +52,21 @@ def test_the_steps_of_a_walk_are_independent() -> None:
     assert np.abs(found - np.eye(70)).max() < 5 * 2**0.5 / 4000**0.5
 
 
+@pytest.mark.parametrize("walks", WALKS, ids=["counted", "keyed"])
+def test_noise_of_any_two_numbers_is_independent(walks: Walks) -> None:
+    """Of two parameters, rows, columns, rounds: equal noise could be taken off by a difference."""
+    rows = np.arange(1500)
+    drawn = [
+        walks.rows(p, rows + first, 2, t, t + 1)[:, c]
+        for p in (0, 1)
+        for first in (0, 5000)
+        for t in (3, 4)
+        for c in (0, 1)
+    ]
+    found = np.corrcoef(drawn)[np.triu_indices(len(drawn), 1)]
+    assert np.abs(found).max() < 5 / 1500**0.5
+
+
 def test_a_dense_parameter_has_noise_in_every_entry() -> None:
     drawn = WALKS[0].dense(4, 1001, 2, 3)
     assert drawn.shape == (1001,)
@@ -78,6 +93,8 @@ def test_a_wide_row_shares_no_words_with_the_next_parameter() -> None:
     words, row, wide = Keyed(bytes(range(32))), np.zeros(1, np.int64), 8 * 2**16 + 64
     first, second = (words.draw(words.of(parameter, row), 0, wide)[0] for parameter in (0, 1))
     assert len(np.unique(np.concatenate([first, second]))) == 2 * wide
+    far = np.array([0, 1, 2**32, 2**33, 2**40 + 1])  # rows of any table
+    assert len(np.unique(words.draw(words.of(0, far), 0, 8))) == 8 * len(far)
 
 
 def test_a_secret_makes_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:

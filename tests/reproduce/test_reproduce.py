@@ -9,13 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
+import fedsub as fs
 from fedsub.cli import app
-from fedsub.study.reproduce import runs, studies
+from fedsub.study.reproduce import output, runs, studies
+from fedsub.study.reproduce.table1 import sparsity
 from fedsub.study.tuning import workers
 
 SMALL = ["--twin", "--scale", "0.01", "--task", "movielens", "--workers", "1", "--rounds", "4", "--seeds", "2"]
@@ -50,8 +54,27 @@ def test_table1_prints_the_published_rows_beside_ours():
     assert "0.05 of the published size" in said
 
 
+def test_sparsity_is_the_mean_heat_by_the_clients_with_data():
+    """Heats 3, 1 and 1 of three clients; row 0 and row 4 are nobody's."""
+    ids = {"item": ["item"]}
+    clients = fs.Clients.from_arrays(
+        {"item": [1, 2, 1, 1, 3, 3], "label": [0, 1, 0, 1, 0, 1]}, offsets=[0, 2, 3, 6], ids=ids, label="label",
+        sizes={"item": 5},
+    )  # fmt: skip
+    assert sparsity(clients) == pytest.approx((3 + 1 + 1) / 3 / 3)
+
+
 def test_table2_is_written_and_a_second_call_trains_nothing(monkeypatch):
+    drawn: list[str | None] = []
+
+    def noted(panels: Mapping[str, fs.Comparison], metric: str | None = None) -> Figure:
+        assert all(found.results["FedAvg"][0].series(metric or "train.ce") for found in panels.values())
+        drawn.append(metric)
+        return Figure(figsize=(1, 1))
+
+    monkeypatch.setattr(output, "panels_plot", noted)
     said = call("table2", *SMALL, *TWO).output
+    assert drawn == [None, "test.accuracy"]  # the curves, and those of the accuracy
     folder = Path("runs/reproduce/table2-stated-movielens-twin")
     assert {p.name for p in folder.iterdir()} == {
         "table.md", "table.csv", "curves.png", "accuracy.png", "page.html",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,8 @@ from fedsub.round import wire
 
 
 def made(name: str) -> Callable[[], Any]:
-    make = CATALOGUE[name].make
-    names = inspect.signature(make).parameters
-    anything = any(p.kind is p.VAR_KEYWORD for p in names.values())
-    given = COMMON | ({"candidates": 6} if "candidates" in names else {})
-    return lambda: make(**{k: v for k, v in given.items() if anything or k in names})
+    entry, given = CATALOGUE[name], COMMON | {"candidates": 6}
+    return lambda: entry.make(**{k: v for k, v in given.items() if k in entry.defaults})
 
 
 def slots(*parts: fs.Part, sampler: Any = None, average: Any = None) -> Callable[[], fs.Method]:

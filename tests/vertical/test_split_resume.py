@@ -226,3 +226,14 @@ def test_processes_that_are_killed(names: tuple[str, ...], kills: list, folder: 
     lines = (folder / "label" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == here.result.history
     assert "goes on after round" in (folder / "shop" / "events.jsonl").read_text()
+
+
+def test_who_gets_further_between_its_losses_is_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """``returns`` counts losses since the last checkpoint, not all of them."""
+    lives = away(monkeypatch, tmp_path / "shop", (26, 38))
+    options: dict[str, Any] = {"rounds": ROUNDS, "steps": STEPS, "batch_size": BATCH, "out": tmp_path / "run"}
+    found = vertical.run(world(1)[0], [link.Remote("shop", "127.0.0.1", 9)], **options, returns=1)
+    assert len(lives) == 3
+    assert found.result.history == played(1).result.history

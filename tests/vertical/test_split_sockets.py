@@ -116,3 +116,19 @@ def test_certificates_that_do_not_fit_are_named(tmp_path: Path) -> None:
         strange = client_tls(authority.file, certificate=certificate, key=key)
         with pytest.raises(PartyLost, match=r"shop is lost: it .*; see whether it takes this side's certificate"):
             vertical.run(side, [vertical.Remote("shop", "127.0.0.1", port, strange, patience=5)], **OPTIONS)
+
+
+def test_protected_with_a_secret_the_bits_are_those_of_one_process(tmp_path: Path) -> None:
+    protected = {"protections": (vertical.Marvell(2.0),), "secret": "0123456789abcdef" * 4}
+    side, others = world(1, **protected)
+    authority = Authority(tmp_path / "keys")
+    half = vertical.FeatureHalf(others[0])
+    with served(half, authority) as (port, _, _):
+        found = vertical.run(side, [remote("shop", port, authority)], **OPTIONS)
+    side, others = world(1, **protected)
+    here = vertical.run(side, others, **OPTIONS)
+    assert all(torch.equal(v, here.result.params[n]) for n, v in found.result.params.items())
+    own = dict(here.bottoms["shop"].named_parameters())
+    assert all(torch.equal(v, own[n]) for n, v in half.params.items())
+    other = vertical.run(world(1)[0], world(1)[1], **OPTIONS)
+    assert any(not torch.equal(v, own[n]) for n, v in other.bottoms["shop"].named_parameters())

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import bench, commands, costs, data, mixture, privacy, report, serving, vertical
+from fedsub.cli import bench, commands, costs, data, mixture, node, privacy, report, serving, vertical
 from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 
@@ -74,5 +74,6 @@ costs.register(app)
 serving.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(mixture.app, name="mixture")
+app.add_typer(node.app, name="node")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(vertical.app, name="vertical")

@@ -13,6 +13,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=examples(
         "fedsub bench", "fedsub bench --rounds 20 --json", "fedsub bench --gossip",
         "fedsub bench --secure --flower other/bin/python",
+        "fedsub bench --ingest --rows 20000000 --memory 2GB",
     ))(bench)  # fmt: skip
 
 
@@ -66,6 +67,16 @@ def bench(
         str | None,
         typer.Option(help="With --secure: a Python that has flwr 1.41, to time a client of its SecAgg+ in turn."),
     ] = None,
+    ingest: Annotated[
+        bool,
+        typer.Option(
+            "--ingest",
+            help="Instead: Parquet files to saved clients in bounded memory, beside polars, which reads and sorts them "
+            "in memory.",
+        ),
+    ] = False,
+    rows: Annotated[int | None, typer.Option(min=1, help="With --ingest: rows. Default: 20 million.")] = None,
+    memory: Annotated[str | None, typer.Option(help="With --ingest: memory at most. Default: 2GB.")] = None,
     json: Json = False,
 ) -> None:
     """Measure a round of every engine beside centralised SGD and a plain loop, in one interleaved run."""
@@ -81,5 +92,8 @@ def bench(
         gossip=gossip,
         secure=secure,
         flower=flower,
+        ingest=ingest,
+        rows=rows,
+        memory=memory,
         json=json,
     )

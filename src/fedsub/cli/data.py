@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsub.cli.commands import examples
 from fedsub.cli.generate import generate
 from fedsub.errors import DataError, DownloadError
 
@@ -29,6 +30,10 @@ Options = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what was saved there before.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+
+
+def _own(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="A table of your own", **more)
 
 
 @app.command("list")
@@ -90,24 +95,61 @@ def info(
     view.finish({"path": path, "looks_like": name})
 
 
-@app.command("import")
+@app.command("import", epilog=examples(
+    "fedsub data import ~/Downloads/ml-1m.zip",
+    "fedsub data import log/ --client user --table item --label click --to clicks.fedsub --memory 2GB",
+))  # fmt: skip
 def import_(
     what: Annotated[
         list[str],
         typer.Argument(
             metavar="[NAME] PATH",
             help="The files as downloaded: a folder, .zip, .gz, .csv, … Which data set it is shows in the files; NAME "
-            "says it.",
+            "says it. With --client: a table of your own, in a file, a folder of files, or at an address (s3://…).",
         ),
     ],
     to: To = None,
     option: Options = None,
     force: Force = False,
+    client: Annotated[str | None, _own("Column with the owner of each row.")] = None,
+    label: Annotated[str | None, _own("What to predict: a column (0 or 1, or two names), or 'rating>=4'.")] = None,
+    table: Annotated[
+        list[str] | None, _own("Id column, or NAME=COL,COL for columns that share one table. Repeatable.")
+    ] = None,
+    value: Annotated[list[str] | None, _own("Plain column, such as a feature or a time. Repeatable.")] = None,
+    nulls: Annotated[
+        str | None, _own("Missing entries: refuse (default), drop their rows, or give ids a row of their own.")
+    ] = None,
+    binary_label: Annotated[
+        bool | None, _own("Whether the label is 0 or 1 (default), or any number.", "--binary-label/--any-label")
+    ] = None,
+    max_len: Annotated[int | None, _own("Keep so many ids of each list, the last ones.")] = None,
+    separator: Annotated[str | None, _own("Between the columns of text: ';', 'tab', … Guessed where clear.")] = None,
+    encoding: Annotated[str | None, _own("Of text: utf-8, cp1252, utf-16, … Guessed where clear.")] = None,
+    memory: Annotated[
+        str | None, _own("Memory of the process at most: 2GB. Default: a quarter of the computer's.", metavar="SIZE")
+    ] = None,
+    workers: Annotated[int | None, _own("Pieces that are read at a time. Default: the computer's cores.")] = None,
 ) -> None:
-    """Read files that are on this computer and save them for training; needs no network."""
+    """Read files that are on this computer and save them for training; needs no network.
+
+    A data set that fedsub knows, or with --client a table of your own, which may be larger than memory: interrupted,
+    the same command goes on where it was.
+    """
+    from fedsub.cli.own_data import Own, import_own, is_own
     from fedsub.cli.show import View
     from fedsub.data.datasets.cache import get
 
+    own = Own(client, label, table, value, nulls, binary_label, max_len, separator, encoding, memory, workers)
+    if len(what) == 1 and is_own(what[0], own):
+        if option:
+            raise DataError("--option is for data sets that fedsub knows; leave it out for a table of your own.")
+        return import_own(what[0], own, to, force, View())
+    if own.given:
+        raise DataError(
+            f"{', '.join(own.given)} {'says' if len(own.given) == 1 else 'say'} how to read a table of your own; give "
+            "its path and --client, the column with the owner of each row."
+        )
     if len(what) > 2:
         raise DataError(
             f"import takes a data set's name and one path, and was given {', '.join(what)}; put the files into one "
@@ -261,13 +303,13 @@ def _about_bundled(name: str, view: View) -> None:
 
 
 def _contents(path: Path, view: View) -> None:
-    from fedsub.data.heat import summarise
+    from fedsub.data.heat import kept, summarise
     from fedsub.data.store import open_clients, provenance
 
     made = provenance(path) or {}
     with view.busy("Reading"):
         clients = open_clients(path)
-        heat = summarise(clients)
+        heat = kept(made) or summarise(clients)
     view.line(f"{path}: {made.get('dataset', 'data saved by Clients.save')}", "bold")
     each = clients.samples / len(clients)
     view.line(f"{len(clients):,} clients, {clients.samples:,} samples, {each:.1f} per client")

@@ -42,7 +42,7 @@ def experiment(
             other = "clients_fraction" if flag == "--clients-per-round" else "clients_per_round"
             raw = {**raw, "train": {k: v for k, v in raw.get("train", {}).items() if k != other}}
         if flag == "--table":
-            value = _tables(value)
+            value = tables_of(value)
         elif flag == "--seed":
             value = [value]
         elif flag == "--rank":
@@ -131,7 +131,7 @@ def _ranking(raw: dict[str, Any], column: str) -> dict[str, Any]:
     return {**(given if isinstance(given, dict) else {}), "item": column}
 
 
-def _tables(texts: list[str]) -> list[str] | dict[str, list[str]]:
+def tables_of(texts: list[str]) -> list[str] | dict[str, list[str]]:
     pairs = [text.partition("=") for text in texts]
     if not any(equals for _, equals, _ in pairs):
         return texts

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsub.data.cells import short
 from fedsub.data.clients import Array, Clients, Column, Space
+from fedsub.data.problems import short
 from fedsub.data.renumber import assemble
 from fedsub.data.split import global_rows, take
 from fedsub.errors import DataError, nearest

@@ -6,8 +6,7 @@ client. All problems of a column are collected before it is refused.
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -15,47 +14,13 @@ import numpy as np
 import polars as pl
 
 from fedsub.data.clients import Array, Column
+from fedsub.data.problems import ROWS, SHOWN, Places, Problem, short
+from fedsub.data.renumber import distinct
 from fedsub.errors import ColumnError
 
 LONGEST = 1000  # characters of an id: numpy gives every string of an array the room of the longest
 EXACT = 2**53  # integers that a float64 holds exactly
-SHOWN = 5  # bad rows that a message names
-GAPS = ("", "na", "n/a", "nan", "null", "none")  # texts that mean a missing number; an id "NA" may be Namibia
 MISSING_ID, MISSING_WORD = -(2**63), "(missing)"  # in a vocabulary, the ids of those that have none (nulls="own")
-
-short = reprlib.Repr()  # values in messages
-short.maxstring = short.maxother = 80
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where the rows of a table stand in what the user gave: ``rows`` are those that are left, all if None."""
-
-    lines: Callable[[Sequence[int]], list[int]] | None = None  # of rows, in a text file
-    rows: Array | None = None
-
-    def of(self, rows: Sequence[int]) -> tuple[str, list[int]]:
-        """("line" or "row", their numbers)."""
-        before = list(rows) if self.rows is None else [int(self.rows[row]) for row in rows]
-        return ("row", before) if self.lines is None else ("line", self.lines(before))
-
-    def only(self, kept: pl.Series) -> Places:
-        """With some rows left out of those that are left."""
-        rows = np.flatnonzero(kept.to_numpy())
-        return replace(self, rows=rows if self.rows is None else self.rows[rows])
-
-
-ROWS = Places()
-
-
-def listed(word: str, numbers: Sequence[int]) -> str:
-    """ "line 3", "lines 3 and 5" or "lines 3, 5, 8, 9, 12 and 7 more"."""
-    shown = [str(n) for n in numbers[:SHOWN]]
-    if len(numbers) == 1:
-        return f"{word} {shown[0]}"
-    if len(numbers) > SHOWN:
-        return f"{word}s {', '.join(shown)} and {len(numbers) - SHOWN:,} more"
-    return f"{word}s {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def missing(series: pl.Series) -> pl.Series:
@@ -78,7 +43,8 @@ class Cells:
     width: int = 1
     starts: Array | None = None
     fixed: bool = False  # [samples, width]
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    stage: list[int] = field(default_factory=lambda: [0])  # how many checks were passed
 
     @classmethod
     def of(cls, series: pl.Series, owners: pl.Series, max_len: int | None = None, places: Places = ROWS) -> Cells:
@@ -90,7 +56,8 @@ class Cells:
         if isinstance(series.dtype, pl.Array):
             if len(series.dtype.shape) != 1 or not series.dtype.shape[0]:
                 raise ColumnError(f"Column {series.name!r} is {series.dtype}, expected one list per sample.")
-            return cls(series.reshape((-1,)), owners, places=places, width=series.dtype.shape[0], fixed=True)
+            flat, width = series.reshape((-1,)), series.dtype.shape[0]
+            return cls(flat, owners, places=places, width=width, fixed=True, stage=[1])
         if not isinstance(series.dtype, pl.List) or series.dtype.inner.is_nested():
             raise ColumnError(f"Column {series.name!r} holds {series.dtype}, expected plain lists.")
         series = series.list.tail(max_len) if max_len is not None else series
@@ -98,31 +65,37 @@ class Cells:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         # Exploding an empty list would give one null, so empty lists step aside.
         flat = series.filter(pl.Series(lengths > 0)).explode()
-        return cls(flat, owners, places=places, width=max(int(lengths.max()), 1), starts=starts)
+        width = max(int(lengths.max()), 1) if len(lengths) else 1
+        return cls(flat, owners, places=places, width=width, starts=starts, stage=[1])
 
-    def fail(self, bad: pl.Series | Array, problem: str) -> NoReturn:
+    def fail(self, bad: pl.Series | Array, said: str) -> NoReturn:
         """Raise for bad entries, naming column, rows and client, with what was noted before."""
-        self.note(bad, problem)
-        raise ColumnError(*self.problems)
+        self.note(bad, said)
+        raise ColumnError(*self.problems, stage=self.stage[0])
 
-    def note(self, bad: pl.Series | Array, problem: str) -> None:
-        """Keep a problem, if there is one, until `settle`."""
+    def problem(self, bad: pl.Series | Array, said: str) -> Problem | None:
+        """What is wrong with bad entries, or None if there are none."""
         at = np.flatnonzero(np.asarray(bad))
         if not len(at):
-            return
+            return None
         rows = at // self.width if self.starts is None else np.searchsorted(self.starts, at, "right") - 1
-        rows = list(dict.fromkeys(rows.tolist()))
-        word, numbers = self.places.of(rows[: SHOWN + 1])
+        count = 1 + int(np.count_nonzero(rows[1:] != rows[:-1]))
+        first = list(dict.fromkeys(rows[: (SHOWN + 1) * self.width].tolist()))[: SHOWN + 1]
         name, value = self.flat.name, short.repr(self.flat[int(at[0])])
-        owner = "" if self.role == "client" else f", client {short.repr(self.owners[rows[0]])}"
-        more = f" (also {listed(word, [*numbers[1:], *rows[SHOWN + 1 :]])})" if len(rows) > 1 else ""
+        owner = "" if self.role == "client" else f", client {short.repr(self.owners[first[0]])}"
         kind = "Client column" if self.role == "client" else "Column"
-        self.problems.append(f"{kind} {name!r}, {word} {numbers[0]}{owner}: {value} {problem}{more}.")
+        return Problem(f"{kind} {name!r}", owner, value, said, self.places.of(first), count, self.places)
+
+    def note(self, bad: pl.Series | Array, said: str) -> None:
+        """Keep a problem, if there is one, until `settle`."""
+        if found := self.problem(bad, said):
+            self.problems.append(found)
 
     def settle(self) -> None:
         """Raise for all that was noted."""
         if self.problems:
-            raise ColumnError(*self.problems)
+            raise ColumnError(*self.problems, stage=self.stage[0])
+        self.stage[0] += 1
 
     def plain(self, own: bool = False) -> pl.Series:
         """The entries as ids: Int64 or String, none missing; with ``own`` missing ones are ids of their own."""
@@ -150,41 +123,6 @@ class Cells:
         ids = self.int64("cast the column to strings", gaps)
         return ids.fill_null(MISSING_ID) if own else ids
 
-    def numbers(self) -> pl.Series:
-        """Texts that mean numbers, or points in time, as such, null where they say "missing". Others as they are."""
-        if not isinstance(self.flat.dtype, pl.String | pl.Categorical | pl.Enum):
-            return self.flat
-        text = self.flat.cast(pl.String).str.strip_chars()
-        text = text.set(text.str.to_lowercase().is_in(GAPS).fill_null(False), None)
-        given = text.is_not_null()
-        best, bad = text, given
-        # Last a decimal comma, as files have it whose columns are separated by semicolons.
-        commas = text.filter(text.str.contains(",").fill_null(False))
-        if len(commas) and commas.str.contains(r"^[+-]?[1-9]\d{0,2}(,\d{3})+$").all():
-            self.fail(
-                given & text.str.contains(","),
-                "may mean thousands or a fraction; write 1000 or 1.0, without a comma",
-            )
-        for read in (
-            _whole,
-            _fraction,
-            _moment,
-            lambda t: _fraction(t.str.replace(r"^([+-]?\d+),(\d+)$", "${1}.${2}")),
-        ):
-            found = read(text)
-            if int((wrong := given & found.is_null()).sum()) < int(bad.sum()):
-                best, bad = found, wrong
-            if not bad.any():
-                return best
-        if bad.sum() == given.sum():
-            raise ColumnError(
-                f"Column {self.flat.name!r} holds {self.flat.dtype}, expected numbers, and "
-                f"{short.repr(text.filter(given)[0])} is none; write plain numbers or leave the column out."
-            )
-        if best.dtype.is_temporal():
-            self.fail(bad, "is not a time like those in other rows; write times as 2020-12-31 10:00")
-        self.fail(bad, "is not a number, expected one as in the other rows; correct it or leave it empty")
-
     def words(self) -> pl.Series:
         """The entries as strings that numpy keeps apart at a bearable price."""
         words = self.flat.cast(pl.String)
@@ -206,21 +144,6 @@ class Cells:
         return cast
 
 
-def _whole(text: pl.Series) -> pl.Series:
-    return text.cast(pl.Int64, strict=False)
-
-
-def _fraction(text: pl.Series) -> pl.Series:
-    return text.cast(pl.Float64, strict=False)
-
-
-def _moment(text: pl.Series) -> pl.Series:
-    try:
-        return text.str.to_datetime(strict=False)
-    except pl.exceptions.PolarsError:  # no known way to write a time
-        return pl.Series([None], dtype=pl.Datetime).new_from_index(0, len(text))
-
-
 def prenumbered(cells: Cells, plain: pl.Series, size: int, space: str, zero_ok: bool) -> Array:
     if plain.dtype == pl.String:
         raise ColumnError(
@@ -240,23 +163,39 @@ def prenumbered(cells: Cells, plain: pl.Series, size: int, space: str, zero_ok: 
     return rows
 
 
-def encode(columns: list[pl.Series]) -> tuple[Array, list[Array]]:
-    """Sorted distinct values of all columns, and each column as positions in them."""
-    distinct = pl.concat([c.unique().alias("") for c in columns]).unique().sort()
-    if distinct.dtype == pl.String:
-        words = pl.Enum(distinct)
-        return (
-            np.array(distinct.to_list(), dtype=np.str_),
-            [c.cast(words).to_physical().cast(pl.Int64).to_numpy() for c in columns],
-        )
-    values = distinct.to_numpy()
+def ranked(columns: list[pl.Series]) -> tuple[pl.Series, list[Array]]:
+    """Sorted distinct values of all columns (integers, or strings), and each column as positions in them."""
+    if any(c.dtype == pl.String for c in columns):
+        texts = pl.concat([c.unique().alias("") for c in columns]).unique().sort()
+        words = pl.Enum(texts)
+        return texts, [c.cast(words).to_physical().cast(pl.Int64).to_numpy() for c in columns]
     cells = [c.to_numpy() for c in columns]
-    span = int(values[-1]) - int(values[0]) + 1 if len(values) else 0
-    if span > 4 * sum(map(len, cells)) + 1024:
-        return values, [np.searchsorted(values, c) for c in cells]
-    place = np.zeros(span, np.int64)  # ids without wide gaps: a table is much faster than a search
-    place[values - values[:1]] = np.arange(len(values))
-    return values, [place[c - values[:1]] for c in cells]
+    some = [c for c in cells if len(c)]
+    least = min((int(c.min()) for c in some), default=0)
+    span = max((int(c.max()) for c in some), default=-1) - least + 1
+    if span <= 4 * sum(map(len, cells)) + 1024:  # ids without wide gaps: a table is much faster than to sort
+        seen = np.zeros(span, np.bool_)
+        for c in some:
+            seen[c - least] = True
+        values = np.flatnonzero(seen)
+        place = np.zeros(span, np.int32 if span < 2**31 else np.int64)
+        place[values] = np.arange(len(values))
+        return pl.Series("", values + least), [place[c - least] for c in cells]
+    values = distinct(np.concatenate(cells))
+    return pl.Series("", values), [np.searchsorted(values, c) for c in cells]
+
+
+def encode(columns: list[pl.Series]) -> tuple[Array, list[Array]]:
+    """`ranked`, with the distinct values as they are kept: int64, or strings of numpy."""
+    distinct, places = ranked(columns)
+    return vocabulary_of(distinct), places
+
+
+def vocabulary_of(distinct: pl.Series, longest: int = 0) -> Array:
+    """Ids as numpy keeps them; strings with room for ``longest`` characters, if not for their own longest."""
+    if distinct.dtype != pl.String:
+        return distinct.to_numpy()
+    return np.array(distinct.to_list(), dtype=f"<U{longest}" if longest else np.str_)
 
 
 def label_column(cells: Cells, binary: bool, classes: tuple[str, ...] = ()) -> Column:
@@ -265,15 +204,24 @@ def label_column(cells: Cells, binary: bool, classes: tuple[str, ...] = ()) -> C
         raise ColumnError(f"Label {name!r} holds lists, expected one number per sample.")
     column = value_column(cells, whole=False)
     if binary and (bad := (column.values != 0) & (column.values != 1)).any():
-        seen = np.unique(column.values)
-        above = seen[seen > (seen[0] + seen[-1]) / 2]
-        rule = f"{name}>={above[0] if len(above) else seen[-1]:g}"
-        cells.fail(
-            bad,
-            f"is not a binary label (0 or 1); compare it, as in label='{rule}' (--label '{rule}'), or "
-            "pass binary_label=False (--set data.binary_label=false) to predict the number itself",
-        )
+        cells.fail(bad, NOT_BINARY)
     return replace(column, classes=classes)
+
+
+NOT_BINARY = "is not a binary label (0 or 1)"
+
+
+def binary_remedy(name: str, pieces: Callable[[], Iterable[Array]]) -> str:
+    """What can be done about a label that is not binary; ``pieces`` are its values."""
+    ends = [(float(values.min()), float(values.max())) for values in pieces() if len(values)]
+    least, most = np.float32(min(low for low, _ in ends)), np.float32(max(high for _, high in ends))
+    middle = (least + most) / np.float32(2)
+    above = [float(upper.min()) for values in pieces() if len(upper := values[values > middle])]
+    rule = f"{name}>={min(above, default=float(most)) + 0.0:g}"  # not -0
+    return (
+        f"{NOT_BINARY}; compare it, as in label='{rule}' (--label '{rule}'), or "
+        "pass binary_label=False (--set data.binary_label=false) to predict the number itself"
+    )
 
 
 def value_column(cells: Cells, whole: bool = True) -> Column:

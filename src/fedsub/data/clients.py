@@ -24,60 +24,11 @@ from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 
+from fedsub.data.columns import Array, Column, Space, pad
 from fedsub.errors import ColumnError, DataError, nearest
 
 if TYPE_CHECKING:
     from fedsub.data.plan import Ids
-
-Array = np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Space:
-    """One numbering of table rows, and which of them every client holds.
-
-    ``padding`` reserves row 0 for "nothing here": every client holds it, as its local id 0, so a
-    module that masks on ``ids == 0`` sees the same on a submodel as on the full table.
-    """
-
-    name: str
-    size: int
-    columns: tuple[str, ...]
-    row_offsets: Array  # int64 [clients + 1]
-    rows: Array  # int32 or int64 [sum of |S(i)|], sorted within a client
-    padding: bool = False
-    vocabulary: Array | None = None  # original value of every row; None when ids were rows already
-
-    def rows_of(self, client: int) -> Array:
-        """S(client): the sorted global rows that one client holds."""
-        return self.rows[self.row_offsets[client] : self.row_offsets[client + 1]]
-
-    @cached_property
-    def counts(self) -> Array:
-        """|S(i)| of every client, int64 [clients]."""
-        return np.diff(self.row_offsets)
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """One column: ids of a space (``space`` set) or plain values.
-
-    Fixed width: ``values`` is [samples] or [samples, width]. Ragged: ``values`` is flat and
-    ``starts`` [samples + 1] cuts it; it is handed out padded with 0 to ``width``. ``classes`` are the names that
-    the numbers of a label stand for. ``feature`` False: built-in models leave it out, such as the time of a split.
-    """
-
-    name: str
-    values: Array
-    space: str | None = None
-    starts: Array | None = None
-    width: int = 1
-    classes: tuple[str, ...] = ()
-    feature: bool = True
-
-    @property
-    def ragged(self) -> bool:
-        return self.starts is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +99,7 @@ class Clients:
         for name in names if names is not None else self.columns:
             col = self.column(name)
             if col.ragged:
-                got, present = _pad(col, flat)
+                got, present = pad(col, flat)
             else:
                 got, present = np.take(col.values, flat, axis=0), None
             if col.space is not None:
@@ -182,6 +133,10 @@ class Clients:
         vocabulary: Any = None,
         grow: bool = False,
         nulls: str = "refuse",
+        to: Any = None,
+        memory: Any = None,
+        workers: int | None = None,
+        progress: Any = None,
         **unknown: Never,
     ) -> Clients:
         """From a polars or pandas frame, an Arrow or Hugging Face data set with one row per sample.
@@ -195,6 +150,7 @@ class Clients:
         sizes         ``{space: rows}`` for ids that are table rows already, 0 to rows - 1
         vocabulary    number ids as before: `numbered_by`; ``grow`` gives new ids rows behind the known ones
         nulls         missing entries: "refuse", "drop" their rows, or give ids a row of their "own"
+        to            the directory to write in at most ``memory``: for data larger than memory, see `from_file`
 
         More in `fedsub.data.ingest.from_frame`.
         """
@@ -211,6 +167,7 @@ class Clients:
             max_len=max_len,
             sizes=sizes,
             nulls=nulls,
+            to=_target(to, memory, workers, progress, vocabulary, grow),
             **unknown,
         )
         return _renumbered(made, vocabulary, grow)
@@ -233,9 +190,13 @@ class Clients:
         nulls: str = "refuse",
         separator: str | None = None,
         encoding: str | None = None,
+        to: Any = None,
+        memory: Any = None,
+        workers: int | None = None,
+        progress: Any = None,
         **unknown: Never,
     ) -> Clients:
-        """From a Parquet, CSV or TSV file (also .csv.gz); ``client`` names the column with the owner of each sample.
+        """From a Parquet, CSV or TSV file (also .csv.gz), a folder or a list of such; ``client`` owns each sample.
 
         ids           id columns: ``["item", "genre"]``, or ``{"item": ["item", "history"]}`` to share a table
         label         column to predict: 0/1, names, any finite number with ``binary_label=False``; or "rating>=4"
@@ -247,6 +208,9 @@ class Clients:
         nulls         missing entries: "refuse", "drop" their rows, or give ids a row of their "own"
         separator     of text: "," or ";" or "tab" …; guessed where it is clear, like
         encoding      "utf-8", "cp1252", "utf-16" …
+        to            a directory: the data are written there as they are read, as `save` would, and opened
+        memory        of the process at most, as "2GB"; data may be larger. Default: a quarter of the computer's
+        workers       pieces that are read at a time; ``progress`` is called with (what, done, of how many)
 
         More in `fedsub.data.ingest.from_frame`.
         """
@@ -265,6 +229,7 @@ class Clients:
             nulls=nulls,
             separator=separator,
             encoding=encoding,
+            to=_target(to, memory, workers, progress, vocabulary, grow),
             **unknown,
         )
         return _renumbered(made, vocabulary, grow)
@@ -315,10 +280,14 @@ class Clients:
 
     @classmethod
     def from_leaf(cls, path: Any, *, label: str | None = "y", **options: Any) -> Clients:
-        """From a JSON file of the LEAF benchmark, or a folder of such; see `fedsub.data.leaf.from_leaf`."""
+        """From a JSON file of the LEAF benchmark, or a folder of such; see `fedsub.data.leaf.from_leaf`.
+
+        ``to``, ``memory``, ``workers`` and ``progress`` as in `from_file`.
+        """
         from fedsub.data.leaf import from_leaf
 
-        return _numbered(from_leaf, path, label=label, **options)
+        to = _target(*(options.pop(name, None) for name in ("to", "memory", "workers", "progress")))
+        return _numbered(from_leaf, path, label=label, **options, **({} if to is None else {"to": to}))
 
     @classmethod
     def from_torch(
@@ -375,6 +344,23 @@ class Clients:
         return pooled(self)
 
 
+def _target(to: Any, memory: Any, workers: Any, progress: Any, vocabulary: Any = None, grow: bool = False) -> Any:
+    """Where and how to write as the data are read; None to read them in memory."""
+    if to is None:
+        if memory is not None or workers is not None:
+            raise DataError(
+                "memory and workers are for data that are written as they are read; name a directory, to=…."
+            )
+        return None
+    if vocabulary is not None or grow:
+        raise DataError(
+            "vocabulary and grow number data in memory; leave out to, or number what was written: numbered_by."
+        )
+    from fedsub.data.large.save import To
+
+    return To.of(to, memory, workers, progress)
+
+
 def _numbered(make: Any, data: Any, *, vocabulary: Any = None, grow: bool = False, **options: Any) -> Clients:
     return _renumbered(make(data, **options), vocabulary, grow)
 
@@ -385,15 +371,3 @@ def _renumbered(made: Clients, vocabulary: Any, grow: bool) -> Clients:
     if grow:
         raise DataError("grow=True appends new ids to a vocabulary; name it: vocabulary=fedsub.load('runs/a').")
     return made
-
-
-def _pad(col: Column, samples: Array) -> tuple[Array, Array]:
-    """Ragged values as [samples, width], zeros behind each list, and a mask of what is real."""
-    assert col.starts is not None
-    begin = col.starts[samples]
-    length = np.minimum(col.starts[samples + 1] - begin, col.width)
-    place = np.arange(col.width)
-    present = place < length[:, None]
-    out = np.zeros((len(samples), col.width), col.values.dtype)
-    out[present] = col.values[(begin[:, None] + place)[present]]
-    return out, present

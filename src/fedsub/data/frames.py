@@ -8,7 +8,7 @@ Hugging Face   datasets.Dataset; columns of class labels come with their names, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
@@ -39,6 +39,24 @@ def columns_of(frame: Any) -> tuple[list[str], Fetch]:
             "dict of arrays use from_arrays, for a path from_file, for torch data sets from_torch."
         )
     return columns_of(converted(lambda: pl.DataFrame(frame)))
+
+
+def slices_of(frame: Any, names: list[str], rows: int) -> Iterator[pl.DataFrame]:
+    """Some columns of any supported frame but a lazy one of polars, so many rows at a time."""
+    home = type(frame).__module__.split(".")[0]
+    present, fetch = columns_of(frame)
+    if home == "datasets":
+        for begin in range(0, len(frame), rows):
+            part = frame.select(range(begin, min(begin + rows, len(frame))))
+            yield _hugging_face(part)[1](names)
+    elif home == "pyarrow" and hasattr(frame, "to_table") and hasattr(frame, "to_batches"):
+        for batch in frame.to_batches(columns=names, batch_size=rows):
+            if batch.num_rows:
+                yield converted(lambda batch=batch: pl.DataFrame(batch))
+    else:
+        whole = fetch([name for name in names if name in present])
+        for begin in range(0, len(whole), rows):
+            yield whole[begin : begin + rows]
 
 
 def _hugging_face(data: Any) -> tuple[list[str], Fetch]:

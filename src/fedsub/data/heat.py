@@ -13,13 +13,17 @@ held by everybody and says nothing about the data, so statistics leave it out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedsub.data.clients import Array, Clients, Space
+from fedsub.data.intact import stretch
+from fedsub.disk.files import plain
 from fedsub.errors import DataError
 
 _BLOCK = 4_000_000  # rows counted at a time
@@ -56,7 +60,7 @@ def _count(space: Space, weights: Array) -> Array:
     low = 0
     while low < len(weights):
         high = max(low + 1, int(np.searchsorted(edges, edges[low] + _BLOCK, side="right")) - 1)
-        rows = np.array(space.rows[edges[low] : edges[high]])
+        rows = np.array(stretch(space.rows, int(edges[low]), int(edges[high])))
         if len(rows) and int(rows.max()) >= space.size:
             raise DataError(
                 f"Space {space.name!r} has {space.size:,} rows, but a client holds row {int(rows.max()):,}; "
@@ -131,6 +135,25 @@ def summarise(clients: Clients, clients_per_round: int | None = None) -> HeatRep
     weighted = np.concatenate([part[2] for part in parts] or [np.zeros(0)])
     overall = _summary("all", heat, weighted, label, population, clients_per_round)
     return HeatReport(population, clients_per_round, each, overall)
+
+
+def said(report: HeatReport) -> dict[str, Any]:
+    """A report as JSON can hold it; `kept` reads it."""
+    parts = [asdict(one) for one in (*report.spaces, report.overall)]
+    return {"clients": report.clients, "summaries": plain(parts, special=lambda _: None)}
+
+
+def kept(made: Mapping[str, Any]) -> HeatReport | None:
+    """The report that was saved with data (``made`` of their manifest), or None."""
+    try:
+        found = made["statistics"]["heat"]
+        summaries: list[dict[str, Any]] = [
+            {k: float("nan") if v is None and k != "burst" else v for k, v in one.items()} for one in found["summaries"]
+        ]
+        each = [HeatSummary(**one) for one in summaries]
+        return HeatReport(int(found["clients"]), None, tuple(each[:-1]), each[-1])
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
 
 
 def _summary(name: str, heat: Array, weighted: Array, label: str, n: int, k: int | None) -> HeatSummary:

@@ -10,25 +10,32 @@ from 0, in a text file its line) and its client; all problems come in one messag
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Never
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import numpy as np
 import polars as pl
 
 from fedsub.data import notices
-from fedsub.data.cells import ROWS, Cells, Places, encode, label_column, missing, prenumbered, value_column
-from fedsub.data.clients import Clients, Column, Space
-from fedsub.data.frames import brief, columns_of
-from fedsub.data.labels import classes_of, texts_of
-from fedsub.data.nulls import count_own, drop_missing
+from fedsub.data.cells import Cells, encode
+from fedsub.data.clients import Clients, Space
+from fedsub.data.frames import Fetch, brief, columns_of
+from fedsub.data.pieces import Form, check_client, filled, label_values, padded, read
 from fedsub.data.plan import OPTIONS, Ids, Plan, check_unicode, refuse_unknown
-from fedsub.data.reading import TEXT, TableFile
+from fedsub.data.problems import ROWS, Places
 from fedsub.data.renumber import assemble, reorder
-from fedsub.errors import ColumnError, DataError, nearest, notice
+from fedsub.data.tables import Tables, Unreadable
+from fedsub.errors import ColumnError, DataError, nearest
 
+if TYPE_CHECKING:
+    from fedsub.data.large.save import To
+
+T = TypeVar("T")
 UNFILLED = np.empty(0, np.int64)  # rows of a space before the clients are numbered
 
 
@@ -44,6 +51,7 @@ def from_frame(
     max_len: int | None = None,
     sizes: Mapping[str, int] | None = None,
     nulls: str = "refuse",
+    to: To | None = None,
     **unknown: Never,
 ) -> Clients:
     """`Clients` from a polars (also lazy) or pandas frame, an Arrow table or data set, or one of Hugging Face.
@@ -63,11 +71,18 @@ def from_frame(
                   any strings or integers and are numbered in sorted order, kept in ``Space.vocabulary``
     nulls         what becomes of missing entries: "refuse", "drop" their rows, or give ids a row of their "own"
 
+    to            write to disk in bounded memory (`fedsub.data.large`), and open what was written
+
     Rows keep their order within a client; clients are ordered by their id.
     """
     refuse_unknown(unknown)
     plan = Plan.of(ids, label, values, binary_label, padding, max_len, sizes, nulls)
-    return _from_table(frame, client, plan, ROWS)
+    present, fetch = columns_of(frame)
+    if to is not None:
+        from fedsub.data.large.save import save_frame  # which builds on this module
+
+        return save_frame(frame, present, client, plan, to)
+    return _from_table(present, fetch, client, plan, ROWS)
 
 
 def from_file(
@@ -76,39 +91,62 @@ def from_file(
     *,
     separator: str | None = None,
     encoding: str | None = None,
+    to: To | None = None,
     **options: Any,
 ) -> Clients:
     """`from_frame` of a Parquet (.parquet, .pq), CSV or TSV file (also .gz); only the columns in use are read.
+
+    A folder, a pattern such as "log/*.parquet" or a list of files is one table (`fedsub.data.tables`); one in an
+    object store ("s3://…") is copied first (`fedsub.data.remote`).
 
     ``separator`` and ``encoding`` of text are guessed where they are clear. All problems of a file are told at once,
     by line.
     """
     refuse_unknown((name for name in options if name not in ("ids", *OPTIONS)), "separator", "encoding")
-    file = TableFile.of(path, separator, encoding)
     plan = Plan.of(options.pop("ids", None), **options)
-    places = Places(file.lines) if file.kind in TEXT else ROWS
+    if to is not None:
+        from fedsub.data.large.save import save_files  # which builds on this module
+
+        return save_files(lambda place: Tables.of(path, separator, encoding, place), client, plan, to)
+    with TemporaryDirectory() as place:
+        tables = Tables.of(path, separator, encoding, Path(place))
+        made = told_of(
+            tables, lambda cut: _from_table(tables.names, partial(tables.fetch, cut=cut), client, plan, tables.places)
+        )
+    text = {"separator": separator, "encoding": encoding}
+    given = {name: value for name, value in text.items() if value is not None}
+    return replace(made, source=tables.path, reading={**made.reading, **given})
+
+
+def told_of(tables: Tables, attempt: Callable[[bool], T]) -> T:
+    """What ``attempt`` makes of files; what is wrong with them is told with their names.
+
+    If a file cannot be read, ``attempt(True)`` reads lines that are too long as far as the header goes, to tell what
+    else is wrong.
+    """
     try:
-        made = _from_table(file.scan(), client, plan, places)
-        text = {"separator": separator, "encoding": encoding}
-        given = {name: value for name, value in text.items() if value is not None}
-        return replace(made, source=str(file.path), reading={**made.reading, **given})
+        return attempt(False)
     except ColumnError as error:
-        *said, last = error.problems
+        *before, last = error.problems
+        last = str(last)
         unknown = last.startswith("There is no column") and "did you mean" not in last
-        more = f" {file.first_line()}" if unknown and file.kind in TEXT else ""
-        raise ColumnError(*said, last + more, where=str(file.path)) from error
-    except (pl.exceptions.PolarsError, OSError) as error:
-        problems = [file.unreadable(error)]
-        if file.faults():  # what else is wrong is told along with it
-            with suppress(pl.exceptions.PolarsError, OSError), _collected(problems):
-                _from_table(file.scan(cut=True), client, plan, places)
-        raise ColumnError(*problems) from error
+        more = f" {tables.first_line()}" if unknown and tables.text else ""
+        raise ColumnError(*before, last + more, where=tables.path) from error
+    except Unreadable as error:
+        problems: list[object] = [error.file.unreadable(error.reason)]
+        if error.file.faults():
+            try:
+                with suppress(Unreadable):
+                    attempt(True)
+            except ColumnError as more:
+                problems.extend(more.problems)
+        raise ColumnError(*problems) from error.reason
 
 
 def as_table(frame: Any) -> pl.DataFrame:
     """Any supported frame, or a dict of arrays, as it is."""
     if isinstance(frame, Mapping):
-        return pl.DataFrame([_series(str(name), data) for name, data in frame.items()])
+        return pl.DataFrame([series(str(name), data) for name, data in frame.items()])
     names, fetch = columns_of(frame)
     return fetch(names)
 
@@ -129,40 +167,41 @@ def from_arrays(
         raise DataError("Give either client (a key or an array of owners) or offsets, exactly one of them.")
     plan = plan.resolved(arrays.keys())
     _require(plan.sources + ([client] if isinstance(client, str) else []), arrays)
-    series = {name: _series(name, arrays[name]) for name in plan.sources}
-    length = len(next(iter(series.values())))
+    columns = {name: series(name, arrays[name]) for name in plan.sources}
+    length = len(next(iter(columns.values())))
     if offsets is not None:
         owners = _owners(offsets, length)
     else:
-        owners = _series(client, arrays[client]) if isinstance(client, str) else _series("client", client)
-    for one in (owners, *series.values()):
+        owners = series(client, arrays[client]) if isinstance(client, str) else series("client", client)
+    for one in (owners, *columns.values()):
         if len(one) != length:
             raise DataError(
-                f"Column {one.name!r} has {len(one):,} entries but {next(iter(series))!r} has {length:,}; "
+                f"Column {one.name!r} has {len(one):,} entries but {next(iter(columns))!r} has {length:,}; "
                 "every array needs one entry per sample."
             )
     reading = {"client": client} if isinstance(client, str) else {}
-    return replace(_build(pl.DataFrame(list(series.values())), owners, plan, ROWS), reading=reading)
+    return replace(_build(pl.DataFrame(list(columns.values())), owners, plan, ROWS), reading=reading)
 
 
 # ---------------------------------------------------------------------- any input -> polars
 
 
-def _from_table(frame: Any, client: Any, plan: Plan, places: Places) -> Clients:
+def _from_table(present: list[str], fetch: Fetch, client: Any, plan: Plan, places: Places) -> Clients:
+    plan, names = planned(present, client, plan)
+    table, places, blank = filled(fetch(names), places)
+    reading = {"client": client, **({"max_len": plan.max_len} if plan.max_len is not None else {})}
+    return replace(_build(table.select(plan.sources), table[client], plan, places, blank), reading=reading)
+
+
+def planned(present: list[str], client: Any, plan: Plan) -> tuple[Plan, list[str]]:
+    """The plan for the columns that are there, and those that it needs."""
     if not isinstance(client, str):
         raise DataError(f"client must name a column, got {client!r}; for an array of owners use from_arrays.")
     check_unicode("client", client)
-    present, fetch = columns_of(frame)
     plan = plan.resolved(present)
     names = list(dict.fromkeys([client, *plan.sources]))
     _require(names, present)
-    # Of a line that is too long polars sees that only if the last column is read, too.
-    table = fetch(list(dict.fromkeys([*names, present[-1]]))).select(names) if places.lines else fetch(names)
-    if places.lines is not None and (blank := table.select(pl.all_horizontal(pl.all().is_null())).to_series()).any():
-        table, places = table.filter(~blank), places.only(~blank)
-        notice(f"Left out {int(blank.sum()):,} lines with nothing in the columns that are read.")
-    reading = {"client": client, **({"max_len": plan.max_len} if plan.max_len is not None else {})}
-    return replace(_build(table.select(plan.sources), table[client], plan, places), reading=reading)
+    return plan, names
 
 
 def _require(names: list[str], present: Iterable[str]) -> None:
@@ -173,7 +212,7 @@ def _require(names: list[str], present: Iterable[str]) -> None:
         raise ColumnError(*lacking)
 
 
-def _series(name: str, data: Any) -> pl.Series:
+def series(name: str, data: Any) -> pl.Series:
     if not isinstance(data, list | tuple | pl.Series):
         data = np.asarray(data)
         if data.ndim not in (1, 2):
@@ -212,113 +251,34 @@ def _owners(offsets: Any, length: int) -> pl.Series:
 # ---------------------------------------------------------------------- polars -> Clients
 
 
-def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places) -> Clients:
-    if not len(owners):
-        raise ColumnError("The data has no rows; expected one row per sample. Check the file or the filter.")
-    if owners.dtype.is_nested():
-        raise ColumnError(f"Client column {owners.name!r} holds {owners.dtype}, expected one id per sample.")
-    problems: list[str] = []
-    table, classes = _prepared(table, owners, plan, places, problems)
-    if not table.width:
-        raise ColumnError(*problems)
-    if plan.nulls == "drop":
-        whole = drop_missing([owners, *table])
-        places = places.only(whole)
-        table, owners = table.filter(whole), owners.filter(whole)
-    codes, client_ids = np.zeros(0, np.int64), UNFILLED
-    with _collected(problems):
-        (client_ids, (codes,)) = encode([Cells(owners, owners, "client", places).plain()])
-    columns: dict[str, Column] = {}
-    spaces: list[Space] = []
-    for name, members in plan.spaces.items():
-        with _collected(problems):
-            space, numbered = _space(name, [Cells.of(table[m], owners, plan.max_len, places) for m in members], plan)
-            spaces.append(space)
-            columns.update((c.name, c) for c in numbered)
-    if plan.label is not None and plan.label in table.columns:
-        with _collected(problems):
-            cells = Cells.of(table[plan.label], owners, places=places)
-            columns[plan.label] = label_column(cells, plan.binary_label, classes)
-    for name in plan.values:
-        if name in table.columns:
-            with _collected(problems):
-                columns[name] = value_column(Cells.of(table[name], owners, places=places))
-    if problems:
-        raise ColumnError(*problems)
-    notices.of_duplicates(owners, table.get_columns(), places)
-    if plan.label is not None:
-        notices.of_label(columns[plan.label])
+def _build(table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places, blank: int = 0) -> Clients:
+    """`Clients` of a table that is in memory: one piece (`fedsub.data.pieces`)."""
+    if len(owners):
+        check_client(owners.name, owners.dtype)
+    form = Form.of(plan, lambda name: [Cells(table[name], owners, places=places)]) if len(owners) else Form()
+    piece = read(table, owners, plan, form, places, marked=notices.LOOKED_AT, blank=blank)
+    found = piece.found
+    found.settle(owners.name, plan, form, lambda: [label_values(table, owners, plan, form, places)])
+    assert piece.owners is not None
+    client_ids, (codes,) = encode([piece.owners])
+    columns, spaces, used = dict(piece.columns), [], {}
+    for name, members in piece.members.items():
+        if name in plan.sizes:
+            size, vocabulary, rows = int(plan.sizes[name]), None, [np.asarray(m.ids) for m in members]
+            used[name] = len(np.unique(np.concatenate(rows)))
+        else:
+            kind = found.kind(plan, name)
+            size = 0
+            vocabulary, rows = encode([pl.Series(m.ids).cast(kind) for m in members])
+        padding = padded(plan, name, any(m.starts is not None for m in members))
+        if vocabulary is not None:
+            if padding:
+                vocabulary, rows = np.concatenate([np.zeros(1, vocabulary.dtype), vocabulary]), [r + 1 for r in rows]
+            size = max(len(vocabulary), 1)
+        columns.update((m.name, m.column(name, r)) for m, r in zip(members, rows, strict=True))
+        spaces.append(Space(name, size, tuple(m.name for m in members), UNFILLED, UNFILLED, padding, vocabulary))
+    found.tell(plan, form.classes, used.__getitem__, piece.marks, piece.places.name)
     order = np.argsort(codes, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(client_ids)))])
     grouped = [reorder(columns[name], order) for name in plan.names]
     return assemble(client_ids, offsets, grouped, spaces, label=plan.label)
-
-
-@contextmanager
-def _collected(problems: list[str]) -> Iterator[None]:
-    """Go on after a column that cannot be used, to tell what is wrong with the others too."""
-    try:
-        yield
-    except ColumnError as error:
-        problems.extend(error.problems)
-
-
-def _prepared(
-    table: pl.DataFrame, owners: pl.Series, plan: Plan, places: Places, problems: list[str]
-) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """The table with label and plain values as numbers (those that cannot be are left out), and the label's classes."""
-    done = [table[name] for name in plan.names if name in table.columns and name not in (plan.label, *plan.values)]
-    classes: tuple[str, ...] = ()
-    if plan.label is not None:
-        with _collected(problems):
-            cells = Cells(table[plan.rule.column if plan.rule else plan.label], owners, places=places)
-            classes = () if plan.rule else classes_of(cells, plan.binary_label)
-            if plan.rule:
-                done.append(plan.rule.of(cells))
-            elif classes:
-                done.append(texts_of(cells.flat).cast(pl.Enum(classes), strict=False).to_physical())
-            else:
-                done.append(cells.numbers())
-    for name in plan.values:
-        with _collected(problems):
-            done.append(Cells(table[name], owners, places=places).numbers())
-    return pl.DataFrame([series.alias(series.name) for series in done]), classes
-
-
-def _space(name: str, members: list[Cells], plan: Plan) -> tuple[Space, list[Column]]:
-    """One space and its columns as rows of the full table."""
-    lists = [m for m in members if m.starts is not None]
-    padded = bool(lists) or name in plan.padding
-    own = plan.nulls == "own" and name not in plan.sizes
-    plain, problems = [], []
-    for member in members:
-        with _collected(problems):
-            plain.append(member.plain(own))
-    if problems:
-        raise ColumnError(*problems)
-    for member in members if own else ():
-        count_own(member.flat.name, int(missing(member.flat).sum()))
-    if name in plan.sizes:
-        size, vocabulary = int(plan.sizes[name]), None
-        zero_ok = not padded or name in plan.padding
-        rows = [prenumbered(m, p, size, name, zero_ok) for m, p in zip(members, plain, strict=True)]
-        remedy = f"Leave {name!r} out of sizes to have the ids numbered."
-        notices.of_rows(f"The table sizes[{name!r}]", size, len(np.unique(np.concatenate(rows))), remedy)
-    else:
-        # An empty List column has no type of its own; it goes along with the others.
-        kinds = {p.dtype: p.name for p in plain if len(p)}
-        if len(kinds) > 1:
-            seen = ", ".join(f"{column!r} {kind}" for kind, column in kinds.items())
-            raise ColumnError(f"Space {name!r} mixes types ({seen}); cast its columns to one type.")
-        kind = next(iter(kinds), pl.Int64())
-        vocabulary, rows = encode([p.cast(kind) for p in plain])
-        if padded:
-            nothing = np.zeros(1, vocabulary.dtype)
-            vocabulary, rows = np.concatenate([nothing, vocabulary]), [r + 1 for r in rows]
-        size = max(len(vocabulary), 1)
-    columns = [
-        Column(m.flat.name, r.reshape(-1, m.width) if m.fixed else r, name, m.starts, m.width)
-        for m, r in zip(members, rows, strict=True)
-    ]
-    names = tuple(c.name for c in columns)
-    return Space(name, size, names, UNFILLED, UNFILLED, padded, vocabulary), columns

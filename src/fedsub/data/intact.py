@@ -88,7 +88,7 @@ def _rows_fault(space: Space) -> str:
     begins[cuts] = True
     step = BLOCK // 8
     for begin in range(0, len(space.rows) - 1, step):
-        rows = _read(space.rows, begin, min(begin + step + 1, len(space.rows)))
+        rows = stretch(space.rows, begin, min(begin + step + 1, len(space.rows)))
         falls = (rows[1:] <= rows[:-1]) & ~begins[begin + 1 : begin + len(rows)]
         if falls.any():
             return f"the rows of {name} fall within a client, expected them to rise"
@@ -108,19 +108,19 @@ def _extremes(values: Array, cuts: Array) -> Iterator[tuple[Array, Array, Array]
         last = int(np.searchsorted(ends, begin + step, side="right"))
         if last <= place:  # a client with more than a block of its own
             for start in range(begin, int(ends[place]), step):
-                block = _read(values, start, min(start + step, int(ends[place])))
+                block = stretch(values, start, min(start + step, int(ends[place])))
                 yield who[place : place + 1], block.max(keepdims=True).ravel(), block.min(keepdims=True).ravel()
             place += 1
             continue
         some = who[place:last]
-        block = _read(values, begin, int(ends[last - 1])).reshape(int(ends[last - 1]) - begin, -1)
+        block = stretch(values, begin, int(ends[last - 1])).reshape(int(ends[last - 1]) - begin, -1)
         at = cuts[some] - begin
         yield some, np.maximum.reduceat(block, at).max(axis=1), np.minimum.reduceat(block, at).min(axis=1)
         place = last
 
 
-def _read(array: Array, begin: int, end: int) -> Array:
-    """Some entries; of a mapped file they are read."""
+def stretch(array: Array, begin: int, end: int) -> Array:
+    """Some entries; of a mapped file they are read, not mapped."""
     if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
         return array[begin:end]
     size = array[:1].size

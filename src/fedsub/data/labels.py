@@ -17,8 +17,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from fedsub.data.cells import Cells, missing, short
-from fedsub.errors import ColumnError, DataError, nearest, notice
+from fedsub.data.cells import missing
+from fedsub.data.problems import short
+from fedsub.data.texts import Pieces, Written, how_written, is_text
+from fedsub.errors import ColumnError, DataError, nearest
 
 PATTERN = re.compile(r"\s*(?P<column>.+?)\s*(?P<sign>>=|<=|==|!=|=|>|<)\s*(?P<value>.*?)\s*", re.DOTALL)
 COMPARE = {
@@ -41,8 +43,17 @@ class Rule:
         value = f"{self.value:g}" if isinstance(self.value, float) else self.value
         return f"{self.column}{self.sign}{value}"
 
-    def of(self, cells: Cells) -> pl.Series:
-        if isinstance(self.value, str):
+    def of(self, flat: pl.Series, written: Written) -> pl.Series:
+        """The label of every row."""
+        entries = flat.cast(pl.String) if isinstance(self.value, str) else written.read(flat)
+        return COMPARE[self.sign](entries, self.value).alias(self.name)
+
+    def how_written(self, pieces: Pieces) -> Written:
+        """How the column writes what is compared; refused if the comparison makes no sense for it."""
+        if not isinstance(self.value, str):
+            return how_written(pieces)
+        met, seen = False, pl.Series(dtype=pl.String)
+        for cells in pieces():
             kind = cells.flat.dtype
             if not isinstance(kind, pl.String | pl.Categorical | pl.Enum | pl.Boolean):
                 raise ColumnError(
@@ -50,12 +61,14 @@ class Rule:
                     f"{kind}; compare with a number."
                 )
             words = cells.flat.cast(pl.String)
-            if self.sign in ("==", "!=") and not (words == self.value).any():
-                seen = words.drop_nulls().unique().sort()
-                some = ", ".join(short.repr(word) for word in seen.head(8)) + (", …" if len(seen) > 8 else "")
-                raise ColumnError(f"Label {self.name!r}: no row of {self.column!r} is {self.value!r}; it holds {some}.")
-            return COMPARE[self.sign](words, self.value).alias(self.name)
-        return COMPARE[self.sign](cells.numbers(), self.value).alias(self.name)
+            if met or self.sign not in ("==", "!=") or (words == self.value).any():
+                met = True
+                continue
+            seen = pl.concat([seen, words.drop_nulls().alias("")]).unique().sort().head(9)
+        if not met:
+            some = ", ".join(short.repr(word) for word in seen.head(8)) + (", …" if len(seen) > 8 else "")
+            raise ColumnError(f"Label {self.name!r}: no row of {self.column!r} is {self.value!r}; it holds {some}.")
+        return Written()
 
 
 def rule_of(label: str | None, columns: Collection[str]) -> Rule | None:
@@ -86,18 +99,21 @@ def rule_of(label: str | None, columns: Collection[str]) -> Rule | None:
         return Rule(column, sign, value)
 
 
-def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
+def classes_of(pieces: Pieces, binary: bool) -> tuple[str, ...]:
     """The names that a label holds, sorted, or none if it holds numbers (or texts that mean numbers)."""
-    if not isinstance(cells.flat.dtype, pl.String | pl.Categorical | pl.Enum):
-        return ()
-    words = texts_of(cells.flat)
-    names = words.filter(~missing(words)).unique().sort().to_list()
-    if isinstance(cells.flat.dtype, pl.Enum) and names:  # their order was chosen
-        names = cells.flat.dtype.categories.to_list()
+    label, kind, found = "", None, pl.Series(dtype=pl.String)
+    for cells in pieces():
+        label, kind = cells.flat.name, cells.flat.dtype
+        if not is_text(kind):
+            return ()
+        words = texts_of(cells.flat)
+        found = pl.concat([found, words.filter(~missing(words)).alias("")]).unique()
+    names = found.sort().to_list()
+    if isinstance(kind, pl.Enum) and names:  # their order was chosen
+        names = kind.categories.to_list()
     if not names or 2 * sum(_is_number(name) for name in names) > len(names):
         return ()
-    label = cells.flat.name
-    some = ", ".join(short.repr(name) for name in names[:8]) + (", …" if len(names) > 8 else "")
+    some = _some(names)
     if len(names) > CLASSES:
         raise ColumnError(
             f"Label {label!r} holds {len(names):,} different texts ({some}), expected numbers or classes."
@@ -108,9 +124,17 @@ def classes_of(cells: Cells, binary: bool) -> tuple[str, ...]:
             f"{label + '==' + names[0]!r}, or pass binary_label=False (data.binary_label=false) for a model "
             "that gives a number for each class."
         )
-    which = ", ".join(f"{name!r} is {i}" for i, name in enumerate(names[:8])) + (", …" if len(names) > 8 else "")
-    notice(f"Label {label!r} holds names: {which}.")
     return tuple(names)
+
+
+def said_of(label: str, names: tuple[str, ...]) -> str:
+    """What is told of a label that holds names."""
+    which = ", ".join(f"{name!r} is {i}" for i, name in enumerate(names[:8])) + (", …" if len(names) > 8 else "")
+    return f"Label {label!r} holds names: {which}."
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(short.repr(name) for name in names[:8]) + (", …" if len(names) > 8 else "")
 
 
 def texts_of(label: pl.Series) -> pl.Series:

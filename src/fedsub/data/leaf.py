@@ -11,19 +11,24 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
-from fedsub.data.cells import short
 from fedsub.data.clients import Clients
-from fedsub.data.ingest import from_arrays
+from fedsub.data.ingest import from_arrays, series
 from fedsub.data.plan import Plan, refuse_unknown
+from fedsub.data.problems import short
 from fedsub.data.store import MANIFEST
 from fedsub.errors import ColumnError, DataError, nearest
 
+if TYPE_CHECKING:
+    from fedsub.data.large.save import To
+
+CLIENT = "client"
 SPLITTERS = {"characters": list, "words": str.split}
 ENTRY = re.compile(r"(.+)\[(\d+)\]")
 
@@ -35,6 +40,7 @@ def from_leaf(
     values: Any = None,
     ids: Any = None,
     text: Mapping[str, str] | None = None,
+    to: To | None = None,
     **options: Any,
 ) -> Clients:
     """`Clients` from a LEAF file, or from all ``.json`` files of a folder; a user is a client.
@@ -42,6 +48,7 @@ def from_leaf(
     text        columns of texts to cut into lists of ids: {"x": "characters"} (Shakespeare) or {"x[4]": "words"}
                 (Sentiment140, the fifth entry of every x)
     values      plain columns; "x" if that is not given and no id column either
+    to          write to disk file by file, in bounded memory (`fedsub.data.large`), and open what was written
 
     All else is as in `fedsub.data.ingest.from_frame`.
     """
@@ -49,12 +56,44 @@ def from_leaf(
     ids = ids or ()
     values = ["x"] if values is None and not ids else values
     plan = Plan.of(ids, label, values, **options)
-    found, owners, names = _flat(_files(path))
     cut = dict(text or {})
     for column, how in cut.items():
         if how not in SPLITTERS:
             raise DataError(f"text[{column!r}] is {short.repr(how)}; {nearest(str(how), SPLITTERS)}")
-    plan = plan.resolved([*found, *(n for n in plan.names if ENTRY.fullmatch(n))])
+    files = _files(path)
+    if to is not None:
+        return _streamed(files, plan, cut, to)
+    found, owners, names = _flat(map(_content, files), {})
+    plan = plan.resolved(_present(plan, found))
+    arrays = _arrays(plan, found, cut)
+    return from_arrays(arrays, names[owners], ids=ids, label=label, values=values, **options)
+
+
+def _streamed(files: list[Path], plan: Plan, cut: Mapping[str, str], to: To) -> Clients:
+    """File by file to disk."""
+    from fedsub.data.large.save import save_source  # which builds on what reading in memory uses
+    from fedsub.data.large.sources import staged_slices
+
+    where: dict[str, Path] = {}
+
+    def slices() -> Iterator[pl.DataFrame]:
+        for file in files:
+            found, owners, names = _flat([_content(file)], where)
+            own = plan.resolved(_present(plan, found))
+            arrays = _arrays(own, found, cut)
+            if CLIENT in arrays:
+                raise DataError(f"{file}: a column is called {CLIENT!r}, as the users are here; rename it.")
+            yield pl.DataFrame([pl.Series(CLIENT, names[owners]), *(series(n, data) for n, data in arrays.items())])
+
+    return save_source(lambda work, tell: staged_slices(slices(), work, tell, loose=True), CLIENT, plan, to)
+
+
+def _present(plan: Plan, found: Mapping[str, Any]) -> list[str]:
+    return [*found, *(n for n in plan.names if ENTRY.fullmatch(n))]
+
+
+def _arrays(plan: Plan, found: dict[str, list[Any]], cut: Mapping[str, str]) -> dict[str, Any]:
+    """The columns in use, with texts cut into pieces."""
     arrays = {}
     for name in plan.sources:
         column = _column(found, name)
@@ -63,7 +102,7 @@ def from_leaf(
         arrays[name] = _even(column) if name in plan.values else column
     if unused := [name for name in cut if name not in arrays]:
         raise DataError(f"text names {unused[0]!r}, which is no column in use; {nearest(unused[0], arrays)}")
-    return from_arrays(arrays, names[owners], ids=ids, label=label, values=values, **options)
+    return arrays
 
 
 _OPTIONS = ("binary_label", "padding", "max_len", "sizes", "nulls")
@@ -81,8 +120,7 @@ def is_leaf(path: Path) -> bool:
         return False
 
 
-def _files(path: str | os.PathLike[str]) -> list[tuple[Path, dict[str, Any]]]:
-    """The content of every file, checked as far as its names go."""
+def _files(path: str | os.PathLike[str]) -> list[Path]:
     try:
         place = Path(path)
         files = sorted(place.glob("*.json")) if place.is_dir() else [place]
@@ -90,32 +128,36 @@ def _files(path: str | os.PathLike[str]) -> list[tuple[Path, dict[str, Any]]]:
         raise DataError(f"{short.repr(path)} is not the path of a file: {error}; check the path.") from error
     if not files:
         raise DataError(f"{place} holds no .json file; name the folder with LEAF's files, such as data/train.")
-    out = []
-    for file in files:
-        try:
-            content = json.loads(file.read_bytes())
-        except FileNotFoundError:
-            raise DataError(f"There is no file {file}; check the path.") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise DataError(f"{file} cannot be read as JSON: {error}. Write it again.") from error
-        users = content.get("user_data") if isinstance(content, dict) else None
-        if not isinstance(users, dict) or not all(isinstance(own, dict) for own in users.values()):
-            raise DataError(
-                f'{file} is no LEAF file: expected {{"users": […], "user_data": {{user: {{"x": […], …}}}}}}.'
-            )
-        listed = content.get("users")
-        lacking = [u for u in listed if not isinstance(u, str) or u not in users] if isinstance(listed, list) else []
-        if lacking:
-            raise DataError(f'{file} names the user {lacking[0]!r} under "users", who has nothing under "user_data".')
-        out.append((file, users))
-    return out
+    return files
 
 
-def _flat(files: list[tuple[Path, dict[str, Any]]]) -> tuple[dict[str, list[Any]], np.ndarray, np.ndarray]:
-    """Every column of all users one behind the other, the user of every sample, and the users' names."""
-    where: dict[str, Path] = {}
+def _content(file: Path) -> tuple[Path, dict[str, Any]]:
+    """The content of a file, checked as far as its names go."""
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"There is no file {file}; check the path.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{file} cannot be read as JSON: {error}. Write it again.") from error
+    users = content.get("user_data") if isinstance(content, dict) else None
+    if not isinstance(users, dict) or not all(isinstance(own, dict) for own in users.values()):
+        raise DataError(f'{file} is no LEAF file: expected {{"users": […], "user_data": {{user: {{"x": […], …}}}}}}.')
+    listed = content.get("users")
+    lacking = [u for u in listed if not isinstance(u, str) or u not in users] if isinstance(listed, list) else []
+    if lacking:
+        raise DataError(f'{file} names the user {lacking[0]!r} under "users", who has nothing under "user_data".')
+    return file, users
+
+
+def _flat(
+    files: Iterable[tuple[Path, dict[str, Any]]], where: dict[str, Path]
+) -> tuple[dict[str, list[Any]], np.ndarray, np.ndarray]:
+    """Every column of all users one behind the other, the user of every sample, and the users' names.
+
+    ``where`` gets the file of every user.
+    """
     columns: dict[str, list[Any]] = {}
-    sizes = []
+    sizes, file, before = [], None, len(where)
     for file, users in files:
         for user, own in users.items():
             if user in where:
@@ -137,8 +179,8 @@ def _flat(files: list[tuple[Path, dict[str, Any]]]) -> tuple[dict[str, list[Any]
                 columns.setdefault(name, []).extend(entries)
             sizes.append(next(iter(lengths.values())))
     if not sizes:
-        raise DataError(f'{files[0][0]} has no users under "user_data"; expected at least one.')
-    return columns, np.repeat(np.arange(len(sizes)), sizes), np.array(list(where))
+        raise DataError(f'{file} has no users under "user_data"; expected at least one.')
+    return columns, np.repeat(np.arange(len(sizes)), sizes), np.array(list(where)[before:])
 
 
 def _column(found: dict[str, list[Any]], name: str) -> list[Any]:

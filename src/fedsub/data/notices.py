@@ -6,13 +6,12 @@ features so large that gradient steps on them explode.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import polars as pl
 
-from fedsub.data.cells import Places
-from fedsub.data.clients import Array, Clients, Column
+from fedsub.data.clients import Array, Clients
 from fedsub.errors import notice
 
 LOOKED_AT = 5_000_000  # rows of a table that are compared with each other
@@ -20,30 +19,45 @@ FAR_LARGER, FEW = 10, 1_000  # a table is far larger than its ids from ten times
 LARGE = 1_000  # the largest size of a feature that usual learning rates bear
 
 
-def of_duplicates(owners: pl.Series, columns: Sequence[pl.Series], places: Places) -> None:
-    """Rows of one client that are equal in all columns that are read; tables with lists are not looked at."""
+def marks(owners: pl.Series, columns: Sequence[pl.Series]) -> Array | None:
+    """128 bits for every row, the same for equal rows; None for tables with lists, which are not looked at."""
     if not columns or any(c.dtype.is_nested() for c in columns):
+        return None
+    table = pl.DataFrame([c.alias(str(i)) for i, c in enumerate([_comparable(c) for c in (owners, *columns)])])
+    return np.stack([table.hash_rows(seed).to_numpy() for seed in (1, 2)], axis=1)
+
+
+def _comparable(column: pl.Series) -> pl.Series:
+    """Texts instead of categories, whose numbers depend on what else was read."""
+    return column.cast(pl.String) if isinstance(column.dtype, pl.Categorical | pl.Enum) else column
+
+
+def of_duplicates(marked: Array, name: Callable[[int], tuple[str, int | str]]) -> None:
+    """Rows of one client that are equal in all columns that are read; ``name`` says what a row is called."""
+    halves = np.sort(marked[:, 0])
+    twice = halves[1:][halves[1:] == halves[:-1]]
+    if not len(twice):
         return
-    table = pl.DataFrame([c.head(LOOKED_AT).alias(str(i)) for i, c in enumerate([owners, *columns])])
-    again = ~table.select(pl.struct(pl.all()).is_first_distinct()).to_series()
-    count = int(again.sum())
+    some = np.flatnonzero(np.isin(marked[:, 0], twice))
+    order = some[np.lexsort((some, marked[some, 1], marked[some, 0]))]
+    again = order[1:][(marked[order[1:]] == marked[order[:-1]]).all(axis=1)]
+    count = len(again)
     if not count:
         return
-    word, (where,) = places.of([int(np.argmax(again.to_numpy()))])
+    word, where = name(int(again.min()))
     notice(
-        f"{count:,} of {len(table):,} rows {'is' if count == 1 else 'are'} equal to an earlier row of the same client "
+        f"{count:,} of {len(marked):,} rows {'is' if count == 1 else 'are'} equal to an earlier row of the same client "
         f"in all columns that are read (the first: {word} {where}). Each is trained as a sample; if they were recorded "
         "twice, remove them."
     )
 
 
-def of_label(column: Column) -> None:
+def of_label(name: str, classes: Sequence[str], least: float, most: float, rows: int) -> None:
     """A label that is the same in every row."""
-    values = column.values
-    if len(values) > 1 and (values == values[0]).all():
-        said = repr(column.classes[int(values[0])]) if column.classes else f"{float(values[0]):g}"
+    if rows > 1 and least == most:
+        said = repr(classes[int(least)]) if classes else f"{least + 0.0:g}"
         notice(
-            f"Label {column.name!r} is {said} in all {len(values):,} rows, so there is nothing to learn from it; check "
+            f"Label {name!r} is {said} in all {rows:,} rows, so there is nothing to learn from it; check "
             "the column, or the comparison that makes it."
         )
 

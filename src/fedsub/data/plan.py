@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedsub.checks import is_whole
-from fedsub.data.cells import short
 from fedsub.data.labels import Rule, rule_of
 from fedsub.data.nulls import POLICIES
+from fedsub.data.problems import short
 from fedsub.errors import DataError, nearest
 
 Ids = Sequence[str] | Mapping[str, str | Sequence[str]]

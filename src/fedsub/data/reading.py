@@ -20,7 +20,7 @@ from typing import IO
 
 import polars as pl
 
-from fedsub.data.cells import listed, short
+from fedsub.data.problems import listed, short
 from fedsub.errors import DataError
 
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fedsub.data.cells import short
 from fedsub.data.clients import Clients
 from fedsub.data.ingest import from_arrays
 from fedsub.data.plan import Plan, refuse_unknown
+from fedsub.data.problems import short
 from fedsub.errors import DataError, nearest
 
 OPTIONS = ("ids", "binary_label", "padding", "max_len", "sizes", "nulls")

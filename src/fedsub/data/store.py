@@ -20,7 +20,7 @@ import reprlib
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -31,7 +31,7 @@ import numpy as np
 from fedsub.data import intact
 from fedsub.data.clients import Array, Clients, Column, Space
 from fedsub.disk.reading import read_json
-from fedsub.disk.seal import check_seal, sealed
+from fedsub.disk.seal import SEAL, check_seal, sealed
 from fedsub.errors import StoreError
 
 FORMAT, VERSION, MANIFEST = "fedsub-clients", 1, "manifest.json"
@@ -71,11 +71,7 @@ def whole_directory(path: str | os.PathLike[str], ours: tuple[str, str] | None =
     Only an empty directory or one that fedsub wrote is replaced: one whose file ``ours[0]`` is JSON with the
     format ``ours[1]`` (default: a saved `Clients`). What a killed process left beside ``path`` is removed.
     """
-    target = _path(path)
-    if not target.name:
-        raise StoreError(f"{str(path)!r} names no directory of its own; give a name, such as 'ratings.fedsub'.")
-    if (target.exists() or target.is_symlink()) and not _replaceable(target, *(ours or (MANIFEST, FORMAT))):
-        raise StoreError(f"{target} exists and was not written by fedsub; choose another path or remove it first.")
+    target = check_replaceable(path, ours)
     token = secrets.token_hex(4)
     fresh, old = (target.with_name(f".{target.name}.{kind}-{token}") for kind in ("new", "old"))
     for stale in _leftovers(target, "new"):
@@ -100,6 +96,16 @@ def whole_directory(path: str | os.PathLike[str], ours: tuple[str, str] | None =
         shutil.rmtree(fresh, ignore_errors=True)
         if target.exists():
             shutil.rmtree(old, ignore_errors=True)
+
+
+def check_replaceable(path: str | os.PathLike[str], ours: tuple[str, str] | None = None) -> Path:
+    """The path as one that can be written to, as `whole_directory` says; refused otherwise."""
+    target = _path(path)
+    if not target.name:
+        raise StoreError(f"{str(path)!r} names no directory of its own; give a name, such as 'ratings.fedsub'.")
+    if (target.exists() or target.is_symlink()) and not _replaceable(target, *(ours or (MANIFEST, FORMAT))):
+        raise StoreError(f"{target} exists and was not written by fedsub; choose another path or remove it first.")
+    return target
 
 
 def open_clients(path: str | os.PathLike[str], *, verify: bool | None = None) -> Clients:
@@ -247,6 +253,13 @@ def write_manifest(
     head = {"format": FORMAT, "version": VERSION, "fingerprint": mark, "clients": clients, "samples": samples}
     write_json(folder / MANIFEST, sealed(head | about | {"files": files}))
     _sync(folder)
+
+
+def say_made(folder: Path, made: Callable[[Clients], Mapping[str, Any]]) -> None:
+    """Add to a save that nobody has seen yet what the data is; ``made`` may look at it."""
+    manifest = _read_manifest(folder)
+    said = {key: value for key, value in manifest.items() if key != SEAL}
+    write_json(folder / MANIFEST, sealed(said | {"made": dict(made(_rebuild(folder, manifest)))}))
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

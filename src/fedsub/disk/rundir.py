@@ -10,6 +10,7 @@ events.jsonl     sentences: rejected updates, damaged checkpoints, the choice of
 engine.json      what engine="auto" chose, as soon as it is known
 checkpoints/     see `fedsub.disk.checkpoint`
 model.*, vocabulary/, personal.*, held.*, clients.*    the model, to come back: see `fedsub.running.keep`
+live.json, population.safetensors    of a server whose clients are elsewhere: who is there, what is known of them
 result.json      written last: its presence means that the run is finished; with digests of the files above
 
 What a resume reads is known to the checkpoint: of each log how long it was, and the digest of its lines.
@@ -55,6 +56,7 @@ SAMPLES = "samples.npy"
 SHOWN = ("config.json", "versions.json", SAMPLES)  # what else is read of a finished run, besides its model
 _OWN = {SAMPLES, "config.json", "versions.json", "engine.json", "result.json", "checkpoints", ".lock"}
 _OWN |= {f"{name}.jsonl" for name in LOGS}
+_OWN |= {"live.json", "population.safetensors"}  # of servers whose clients are elsewhere, from before the first round
 
 
 class RunDir:

@@ -15,7 +15,8 @@ def method_digest(method: Method) -> int:
     """A number that equal settings share; a secret is nobody else's, and not compared."""
     described = method.describe()
     for part in described["parts"]:
-        part.pop("secret", None)
+        if isinstance(part, dict):  # one that is no dataclass is described by its name
+            part.pop("secret", None)
     return digest(described)
 
 

@@ -230,17 +230,19 @@ class Node:
         assert self.store is not None
         if accepted >= down.round:
             raise WireError(f"A task of round {down.round} came after round {accepted} had been accepted; refused.")
-        self.store.load(self.memory, accepted)
-        self.store.forget(accepted)
+        if remembers := bool(self.memory.tensors):
+            self.store.load(self.memory, accepted)
+            self.store.forget(accepted)
         if left is not None and not left.clients.samples:
             uplink = self.half.rest(down, self.memory)
             self.noise.tell(uplink)
-            self.store.save(self.memory, down.round)
+            if remembers:
+                self.store.save(self.memory, down.round)
             return uplink
         batches = self.half.draw(down.who, down.round, left=None if left is None else left.clients)
         uplink, kept = self.half.train(self.engine, down, self.memory, batches)
         self.noise.tell(uplink)
-        if down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
+        if remembers and down.who.repeats[0] == 0:  # what is kept is that of a client's first draw
             keep(self.memory, uplink, kept, self.half)
             self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it
         return uplink

@@ -46,11 +46,13 @@ log = logging.getLogger("fedsub")
 class Patience:
     """How a server waits. ``start``: seconds until all have said hello, 0: as long as it takes. ``tries``: how often a
     cohort of which nobody answers is asked again, until the round is left out. ``pause``: seconds in between.
+    ``back``: seconds for which a server that was restarted waits until all of its clients are there again.
     """
 
     start: float = 600.0
     tries: int = 3
     pause: float = 1.0
+    back: float = 60.0
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Seen:
     left_out: dict[int, str] = field(default_factory=dict)  # clients that said something else than is expected, why
     refused: list[str] = field(default_factory=list)  # messages that were not taken, and why
     counts: dict[str, int] = field(default_factory=dict)
+    accepted: dict[int, int] = field(default_factory=dict)  # the last round of each client that entered the model
     waiting: str = ""  # for whom, in a sentence
 
     def count(self, name: str, number: int = 1) -> None:
@@ -83,7 +86,7 @@ class Rounds(Trains):
         identities: Registry | str | os.PathLike[str] | None = None, tell: Callable[[Seen], None] = lambda seen: None,
     ):  # fmt: skip
         check_seed("seed", seed)
-        self._tried = 0
+        self._tried, self._begun = 0, False
         self.engine = SimpleNamespace(name="nodes")
         self.method, self.params, self.post, self.seed = method, params, post, seed
         self.rounds, self.patience, self.tell, self.seen = rounds, patience, tell, Seen()
@@ -170,25 +173,32 @@ class Rounds(Trains):
         def whom() -> str:
             return f"{len(missing())} of {clients} clients: {_some(missing())}"
 
-        self._wait(lambda: not missing(), whom, self._hear)
+        self._must(lambda: not missing(), whom, self._hear)
         return self.door.census(self._waiting)
 
-    def _wait(self, done: Callable[[], bool], whom: Callable[[], str], hear: Callable[[], None]) -> None:
+    def _wait(
+        self, done: Callable[[], bool], whom: Callable[[], str], hear: Callable[[], None], seconds: float
+    ) -> bool:
+        """Whether it was done within so many seconds; 0: there is no end."""
         begun, patience = time.monotonic(), self.patience or Patience()
         hear()
-        while not done():
+        while not (found := done()) and not (seconds and time.monotonic() - begun > seconds):
             if self.seen.waiting != (said := f"waiting for {whom()}"):
                 self.seen.waiting = said
                 self.tell(self.seen)
-            if patience.start and time.monotonic() - begun > patience.start:
-                why = "; ".join([*self.seen.left_out.values()][:3])
-                raise NoUsableClient(
-                    f"Waited {patience.start:g} s for {whom()}. {why} Start them, or wait longer (patience; 0: without "
-                    "end). What was trained is saved."
-                )
             time.sleep(patience.pause)
             hear()
         self.seen.waiting = ""
+        return found
+
+    def _must(self, done: Callable[[], bool], whom: Callable[[], str], hear: Callable[[], None]) -> None:
+        seconds = (self.patience or Patience()).start
+        if not self._wait(done, whom, hear, seconds):
+            why = "; ".join([*self.seen.left_out.values()][:3])
+            raise NoUsableClient(
+                f"Waited {seconds:g} s for {whom()}. {why} Start them, or wait longer (patience; 0: without end). What "
+                "was trained is saved."
+            )
 
     def _ask(self) -> None:
         """Ask for private heat, once."""
@@ -207,7 +217,7 @@ class Rounds(Trains):
         if self.patience is None:
             why = "; ".join([*self.seen.left_out.values()][:3]) or "there is no channel to any"
             raise NoUsableClient(f"Round {number}: no client has joined. {why}")
-        self._wait(lambda: bool(self.seen.joined), lambda: "any client", self.admit)
+        self._must(lambda: bool(self.seen.joined), lambda: "any client", self.admit)
 
     def _once_more(self) -> bool:
         """Nobody of a cohort answered: whether to ask again."""
@@ -226,6 +236,14 @@ class Rounds(Trains):
     def round(self, number: int) -> RoundReport:
         _ = self.state
         self.admit()
+        if self.patience is not None and not self._begun:
+            everybody = range(len(self.door.names))
+            self._wait(
+                lambda: all(c in self.seen.joined or c in self.seen.left_out for c in everybody),
+                lambda: f"clients {_some([c for c in everybody if c not in self.seen.joined])}",
+                self.admit, self.patience.back,
+            )  # fmt: skip
+        self._begun = True
         self._need_somebody(number)
         self._tried, before = 0, len(self.seen.refused)
         report = play(self.server, self._at_work()[1], number)
@@ -236,6 +254,7 @@ class Rounds(Trains):
             self.seen.count(name, count)
         if self._tried:
             measured["asked_again"] = float(self._tried)
+        self.seen.accepted = dict(enumerate(self.accepted.tolist()))
         del self.seen.refused[: max(0, len(self.seen.refused) - KEPT)]
         self.tell(self.seen)
         notes = tuple(f"refused a message of {said}" for said in refused[:SAID])

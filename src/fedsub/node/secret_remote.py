@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedsub.errors import DataError, MethodError, WireError
+from fedsub.errors import DataError, MethodError, SecureSumError, WireError
 from fedsub.method.codecs.wire import decode_rows, encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.method.parts import SecureSum
@@ -88,10 +88,13 @@ class SecretRemote(Opening):
         done = attempts.play(np.array(ready, np.int64), frozenset(), lambda setting, added, told: None)
         sums, measured, there, why = None, attempts.measured(), refusing, attempts.why
         if done is not None:
-            sums, told = self.filled(opened, *done)
-            measured |= told
-            sums.refused, there = len(refusing), [*refusing, *done[1].clients]
-            sums, why = (sums, why) if sums.numbers["weight"] else (None, NOTHING_LEFT)
+            try:
+                sums, told = self.filled(opened, *done)
+                measured |= told
+                sums.refused, there = len(refusing), [*refusing, *done[1].clients]
+                sums, why = (sums, why) if sums.numbers["weight"] else (None, NOTHING_LEFT)
+            except SecureSumError as err:  # a client lied about itself: no reason to end the run
+                why = str(err)
         came = np.flatnonzero(np.isin(cohort.clients, there))
         who = cohort.take(came)
         crossed = [self.summing.bytes.get(client, (0, 0)) for client in cohort.clients.tolist()]

@@ -46,11 +46,11 @@ def outline(clients: Clients) -> Clients:
     for name, column in clients.columns.items():
         starts = None if column.starts is None else np.zeros(1, np.int64)
         columns[name] = replace(column, values=column.values[:0], starts=starts)
-    nobody = np.zeros(len(clients) + 1, np.int64)
-    spaces = {
-        name: replace(space, row_offsets=nobody, rows=np.asarray(space.rows)[:0])
-        for name, space in clients.spaces.items()
-    }
+    nobody, padded = np.zeros(len(clients) + 1, np.int64), np.arange(len(clients) + 1)
+    spaces = {}
+    for name, space in clients.spaces.items():  # the padding row is everybody's, and says nothing
+        rows = np.zeros(len(clients) * space.padding, space.rows.dtype)
+        spaces[name] = replace(space, row_offsets=padded if space.padding else nobody, rows=rows)
     bare = Clients(np.array(clients.client_ids), nobody, columns, spaces, clients.label, reading=clients.reading)
     return replace(bare, fingerprint=fingerprint(bare), source=clients.source)
 

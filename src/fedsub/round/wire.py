@@ -112,6 +112,13 @@ def read(data: bytes, kind: int | None = None) -> Envelope:
     return Envelope(found, round, client, repeat, run, flags, accepted, tensors)
 
 
+def run_of(data: bytes) -> int:
+    """The run that a message says it is of, before it is read."""
+    if len(data) < _HEAD.size or data[:4] != MAGIC:
+        raise WireError("A message came that is none of fedsub's.")
+    return _HEAD.unpack_from(data)[4]
+
+
 def _entries(data: bytes, count: int) -> tuple[dict[str, tuple[torch.dtype, tuple[int, ...], int]], int]:
     """The tensors that a message announces, and where their values begin; they fit into the bytes there are."""
     names: dict[str, tuple[torch.dtype, tuple[int, ...], int]] = {}

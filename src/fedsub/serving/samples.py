@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fedsub.data.cells import EXACT, MISSING_ID, MISSING_WORD, Cells, missing, short
+from fedsub.data.cells import EXACT, MISSING_ID, MISSING_WORD, Cells, missing
 from fedsub.data.clients import Array, Clients, Column, Space
 from fedsub.data.ingest import as_table
+from fedsub.data.problems import short
 from fedsub.data.reading import TEXT, TableFile
 from fedsub.data.renumber import assemble, reorder
+from fedsub.data.texts import numbers
 from fedsub.errors import ColumnError, ConfigError, DataError, nearest
 from fedsub.serving.asked import Asked, width_of
 
@@ -139,13 +141,13 @@ def _values(series: pl.Series, like: Column) -> tuple[Column, Array]:
         raise ColumnError(
             f"Column {series.name!r} holds {series.dtype}, expected {like.width} number(s) a row, as in training."
         )
-    flat = cells.numbers()
+    flat = numbers(cells)
     flat = flat.to_physical() if flat.dtype.is_temporal() else flat
     gaps = missing(flat).to_numpy()
-    numbers = flat.cast(pl.Float64, strict=False).fill_null(0).to_numpy()
-    gaps = gaps | ~np.isfinite(numbers)
+    entries = flat.cast(pl.Float64, strict=False).fill_null(0).to_numpy()
+    gaps = gaps | ~np.isfinite(entries)
     if like.values.dtype.kind in "iu":
-        if (bad := ~gaps & (numbers != np.floor(numbers))).any():
+        if (bad := ~gaps & (entries != np.floor(entries))).any():
             at = int(np.flatnonzero(bad)[0])
             raise ColumnError(
                 f"Column {series.name!r}, row {at // cells.width}: {short.repr(flat[at])} is a fraction, and training "
@@ -153,7 +155,7 @@ def _values(series: pl.Series, like: Column) -> tuple[Column, Array]:
             )
         values = flat.cast(pl.Int64, strict=False).fill_null(0).to_numpy()
     else:
-        values = np.where(gaps, 0, numbers).astype(like.values.dtype)
+        values = np.where(gaps, 0, entries).astype(like.values.dtype)
     shape = (-1, cells.width) if cells.fixed else (-1,)
     found = Column(series.name, values.reshape(shape), width=cells.width)
     return found, _any(gaps, len(series))

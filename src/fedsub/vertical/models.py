@@ -8,7 +8,7 @@
 `Interest` weighs the history by how well each of it goes with the candidate (Zhou et al., "Deep interest network for
 click-through rate prediction", KDD 2018): attention as in `fedsub.objective.models.din`, then
 
-    concat[q, Σk, q∘Σk, Σ a·k, others] → 80 → Dice → a logit                q = the label party's own part, [b, dim]
+    concat[q, Σk, q∘Σk, Σ a·k, others] → 80 → PReLU → a logit               q = the label party's own part, [b, dim]
 
 Which rows of the history's table were looked up stays with the party that has it; the candidate, which the attention
 needs, stays with the label party.

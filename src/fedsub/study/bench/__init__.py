@@ -3,7 +3,7 @@
 Everything is made on the spot: `workloads` (what is trained), `contenders` (ways to do a round),
 `timing` (taking turns), `growth` (population and table), `zoo` (what parts, servers, codecs and samplers add),
 `mixture` (L2SGD+ over all clients), `gossip` (nodes without a server, beside FedAvg), `secure` (a secure sum, beside
-`flower_secagg`).
+`flower_secagg`), `ingest` (reading Parquet).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rich.table import Table
 from fedsub.errors import ConfigError, nearest
 from fedsub.round.quiet import one_thread
 from fedsub.study.bench import gossip as nodes
+from fedsub.study.bench import ingest as reading
 from fedsub.study.bench import mixture as personal
 from fedsub.study.bench import secure as sums
 from fedsub.study.bench import zoo as additions
@@ -62,6 +63,9 @@ def main(
     gossip: bool = False,
     secure: bool = False,
     flower: str | None = None,
+    ingest: bool = False,
+    rows: int | None = None,
+    memory: str | None = None,
     json: bool = False,
 ) -> dict[str, Any]:
     """Run the workloads ``names`` (default: all), print tables (or one JSON object) and return the numbers.
@@ -72,7 +76,7 @@ def main(
     to FedSubAvg's round (default: on w1 and w3; ``growth`` then is a table of 10 million rows). ``mixture`` measures
     an iteration of L2SGD+ over all clients of the MovieLens twin instead, and nothing else; ``gossip`` rounds of nodes
     without a server over all of them, beside FedAvg's; ``secure`` a secure sum, beside Flower's if ``flower`` is a
-    Python that has it.
+    Python that has it; ``ingest`` reading ``rows`` of Parquet in bounded ``memory``.
     """
     chosen = names if names is not None else list(additions.WORKLOADS if zoo else WORKLOADS)
     for name in chosen:
@@ -84,6 +88,23 @@ def main(
     if flower and not secure:
         raise ConfigError("--flower is measured beside a secure sum; add --secure.")
     console = Console() if sys.stdout.isatty() else Console(width=120)
+    if not ingest and (rows is not None or memory is not None):
+        raise ConfigError("--rows and --memory are of --ingest; add it.")
+    if ingest:
+        if mixture or gossip or zoo or secure or names:
+            raise ConfigError(
+                "--ingest has data of its own; leave out --mixture, --gossip, --zoo, --secure and workloads."
+            )
+        with _progress() as bar:
+            task = bar.add_task("ingest", total=None)
+            found = reading.run(
+                rounds=rounds, rows=rows or reading.ROWS, memory=memory or reading.MEMORY,
+                progress=lambda what: bar.update(task, description=f"ingest {what}"),
+            )  # fmt: skip
+            bar.update(task, description="ingest done", total=1, completed=1)
+        out["ingest"] = {**found, "figures": reading.figures(found)}
+        print(jsonlib.dumps(out, indent=1)) if json else console.print(reading.table(found))
+        return out
     if secure:
         if mixture or gossip or zoo or names:
             raise ConfigError("--secure has data of its own; leave out --mixture, --gossip, --zoo and workloads.")

@@ -17,6 +17,7 @@ def read(path: Path | None, data: Data, split_column: str | None, *, labelled: b
     """What ``data`` says of ``path``, with the column to split by; ``labelled=False`` reads ids only."""
     from fedsub.data import Clients
     from fedsub.data.leaf import is_leaf
+    from fedsub.data.tables import has_tables
 
     if path is None:
         raise ConfigError('The configuration names no data: give task = "…" or [data] with a path.')
@@ -30,8 +31,9 @@ def read(path: Path | None, data: Data, split_column: str | None, *, labelled: b
             raise ConfigError(f"{path} holds results, not data; to go on with them: fedsub resume {path}")
         if any((path / f"ratings.{kind}").exists() for kind in ("dat", "parquet")):
             raise ConfigError(f"{path} looks like MovieLens; use: fedsub compare movielens-1m --data {path}")
-        return Clients.open(path)
-    if tasks.is_libsvm(path):
+        if not has_tables(path):
+            return Clients.open(path)
+    elif tasks.is_libsvm(path):
         raise ConfigError(f'{path} looks like a LibSVM file; add task = "{tasks.LIBSVM}" to the configuration.')
     _require_columns(path, data, labelled)
     return Clients.from_file(
@@ -97,9 +99,9 @@ def _require_columns(path: Path, data: Any, labelled: bool) -> None:
 
 
 def _columns(path: Path, data: Any) -> str:
-    from fedsub.data.reading import TableFile
+    from fedsub.data.tables import Tables, Unreadable
 
     try:
-        return f" Its columns: {', '.join(TableFile.of(path, data.separator, data.encoding).names)}."
-    except DataError:
+        return f" Its columns: {', '.join(Tables.of(path, data.separator, data.encoding).names)}."
+    except (DataError, Unreadable):
         return ""

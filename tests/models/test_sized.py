@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,8 @@ from fedsub.objective import recipe
 def test_the_same_model_as_that_of_the_data():
     clients = fs.movielens_like(scale=0.02)
     sizes = {name: space.size for name, space in clients.spaces.items()}
-    for kind, options in (("lr", {}), ("embedding", {"dim": 4})):
+    kinds: tuple[tuple[str, dict[str, Any]], ...] = (("lr", {}), ("embedding", {"dim": 4}))
+    for kind, options in kinds:
         of_data = fs.models.make_objective(clients, kind, seed=3, **options)
         of_sizes = fs.models.objective_of_sizes(sizes, kind, seed=3, **options)
         assert of_data.tables == of_sizes.tables

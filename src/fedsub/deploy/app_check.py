@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +21,7 @@ from fedsub.deploy.commands import node_config
 from fedsub.deploy.finding import Finding
 from fedsub.deploy.outcome import finished
 from fedsub.deploy.site import Site
+from fedsub.disk.rundir import RunDir
 from fedsub.errors import ConfigError, FedsubError
 from fedsub.flower.task import Settings, Task
 from fedsub.method.slots import Method
@@ -71,19 +74,20 @@ def app_is_whole(site: Site) -> Iterator[Finding]:
     yield from _weight(site)
     task, config = load_task(site), site.config
     settings = Settings.read(config)
-    method = task.method(config)
+    method = _called("method", task.method, config)
     if not isinstance(method, Method) or method.pooled:
         raise ConfigError(
             f"task.method gave {type(method).__name__}, expected a composition of slots (fedsub.Method) whose data "
             "stays with clients; mixtures, factorisations and pooled training have no nodes."
         )
-    outline, splits, known = task.server_data(config)
+    outline, splits, known = _called("outline, test or population", task.server_data, config)
     if outline.samples:
         raise ConfigError(
             f"task.outline has {outline.samples:,} samples, and this server is to have none of its clients' data; give "
             "fedsub.node.outline(clients), or the directory outline/ that hand_out writes."
         )
-    objective = task.objective({name: space.size for name, space in outline.spaces.items()})
+    sizes = {name: space.size for name, space in outline.spaces.items()}
+    objective = _called("objective", task.objective, sizes)
     if not isinstance(objective, Objective):
         raise ConfigError(f"task.objective gave {type(objective).__name__}, expected a fedsub.Objective.")
     problem = Problem.bind(objective, outline)
@@ -100,6 +104,19 @@ def app_is_whole(site: Site) -> Iterator[Finding]:
             f"{site.settings.proxy.body_mb:g} MiB through; make one smaller or the other larger.",
         )  # fmt: skip
     yield from _directory(site)
+
+
+def _called(name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of the task returns; whatever it raises is a sentence."""
+    try:
+        return function(*given)
+    except FedsubError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"task.{name} failed: {type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        ) from error
 
 
 def _pretended(problem: Problem) -> Population:
@@ -153,9 +170,9 @@ def _nodes(site: Site, task: Task, method: Method, params: Tree) -> Iterator[Fin
     shape: int | None = None
     for number in range(site.settings.nodes.local):
         with TemporaryDirectory(prefix="fedsub-check-") as folder:
-            data = task.data(node_config(site, number))
+            data = _called("data", task.data, node_config(site, number))
             try:
-                node = Node(data, task.objective, method, number, folder)
+                node = _called("objective", partial(Node, data, task.objective, method, number, folder))
             except FedsubError as error:
                 raise ConfigError(f"Node {number}, {data}: {error}") from error
         names = {name: space.name for name, space in node.problem.tables.items()}
@@ -184,8 +201,7 @@ def _directory(site: Site) -> Iterator[Finding]:
     if (out / "config.json").exists():
         state = "finished" if finished(site) else "begun"
         yield Finding("fine", "run", f"{out} holds a run that is {state}")
-    elif out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} holds other files; choose another run.out in deploy.toml.")
+    RunDir(out)  # refuses a directory of somebody else's
     free = shutil.disk_usage(site.folder).free
     if free < LEAST_FREE:
         yield Finding("note", "run", f"Only {size(free)} are free at {site.folder}; checkpoints and Flower need some.")

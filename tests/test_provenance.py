@@ -125,3 +125,11 @@ def test_another_command_or_commit_that_goes_on_is_told(tmp_path: Path) -> None:
     assert "Resumed by: " in events
     assert "before abc" in events
     assert read(out)["command"] == "fedsub run x"  # what it was started with stays
+
+
+def test_a_command_line_keeps_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    words = ["--token", "abc", "--n", "3", "--auth-secret=def", "--secret", "env:KEY", "--root", "ca.crt"]
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py"), *words])
+    shown = ["--token", "…", "--n", "3", "--auth-secret=…", "--secret", "env:KEY", "--root", "ca.crt"]
+    assert shlex.split(provenance.command_line())[2:] == shown

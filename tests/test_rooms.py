@@ -14,8 +14,8 @@ ROOT = Path(fedsub.__file__).parent
 # Of the package's entries, each may import from those that stand before it. Lazy imports count.
 ORDER = (
     "errors", "rng", "torch_private", "trees", "checks", "disk", "secure", "data", "privacy", "objective", "method",
-    "round", "families", "gossip", "methods", "running", "serving", "study", "node", "flower", "vertical", "testing",
-    "cli", "__main__",
+    "round", "families", "gossip", "methods", "running", "serving", "study", "node", "flower", "deploy", "vertical",
+    "testing", "cli", "__main__",
 )  # fmt: skip
 
 

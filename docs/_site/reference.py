@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import fedsub
 
-# Public modules beside those of `fedsub.__all__`.
-BESIDE = ("fedsub.node", "fedsub.testing")
+# Public modules beside those of `fedsub.__all__`; that over Flower where it is installed, as for the site.
+BESIDE = ("fedsub.node", *(("fedsub.flower",) if find_spec("flwr") else ()), "fedsub.testing")
 GROUPS = {  # page -> (title, rooms)
     "data": ("Data", ("data",)),
     "privacy": ("Privacy", ("privacy",)),
@@ -28,7 +29,7 @@ GROUPS = {  # page -> (title, rooms)
     "gossip": ("Learning without a server", ("gossip",)),
     "running": ("Training, results and models", ("running", "serving")),
     "study": ("Comparing, tuning, costs, theory", ("study",)),
-    "node": ("Nodes", ("node",)),
+    "node": ("Nodes, and over Flower", ("node", "flower")),
     "vertical": ("Parties with different features", ("vertical",)),
     "testing": ("Tests of your own, and errors", ("testing", "errors")),
 }

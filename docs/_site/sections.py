@@ -10,7 +10,7 @@ SECTIONS = {
     "Tutorial": ("tutorial",),
     "How to": (
         "data", "labels_and_files", "datasets", "twins", "models", "seeds", "metrics", "ranking", "personal", "mixture",
-        "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "flower",
+        "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "flower", "deployment",
         "extending", "cli",
     ),
     "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from node.processes import METHODS, data
 
 import fedsub as fs
-from fedsub.errors import ConfigError, NoUsableClient, WireError
+from fedsub.errors import ConfigError, DataError, NoUsableClient, WireError
 from fedsub.flower import Settings, client_app, parcel, serve
 from fedsub.node import hand_out
 from fedsub.round import wire
@@ -41,6 +41,21 @@ def test_every_method_is_the_simulation(name: str, tmp_path: Path) -> None:
 def test_nodes_that_begin_anew_with_every_message_are_the_simulation(name: str, tmp_path: Path) -> None:
     """As stock SuperNodes do: what a node remembers is on its disk."""
     assert same(over_grid(tmp_path, name, fast=False), simulated(name))
+
+
+def test_sums_that_nobody_looks_into_are_the_simulation(tmp_path: Path) -> None:
+    """Four stages of messages a sum, that of the heat and of the union first. No node names its rows."""
+    assert same(over_grid(tmp_path, "secure sum"), simulated("secure sum"))
+    assert same(over_grid(tmp_path / "plain", "secure sum, no heat"), simulated("secure sum, no heat"))
+    with pytest.raises(DataError, match="name their rows to nobody"):
+        over_grid(tmp_path / "counted", "secure sum, counted heat")
+
+
+def test_private_heat_is_asked_of_the_nodes(tmp_path: Path) -> None:
+    """Their answers follow from secrets of their own, so the model is another one than the simulation's."""
+    found = over_grid(tmp_path, "private heat")
+    assert any("randomised response" in said for said in found.events)
+    assert json.loads((tmp_path / "out" / "live.json").read_text())["counts"]["refused"] == 0
 
 
 def test_large_letters_are_cut_into_pieces(tmp_path: Path) -> None:

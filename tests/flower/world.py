@@ -16,16 +16,24 @@ from node.processes import METHODS, SEED, data, objective
 import fedsub as fs
 from fedsub.flower import Task, client_app, serve
 from fedsub.node import hand_out
+from fedsub.privacy.heat import RandomizedResponse, SecureCount
 
 ROUNDS = 4
-EVERYONE = {"everyone": lambda: fs.methods.fedsubavg(lr=0.1, local_steps=1, batch_size=4, clients_per_round=8)}
+SMALL: dict[str, Any] = {"lr": 0.3, "local_steps": 2, "batch_size": 4, "clients_per_round": 5}
+MORE = {
+    "everyone": lambda: fs.methods.fedsubavg(**SMALL | {"lr": 0.1, "local_steps": 1, "clients_per_round": 8}),
+    "secure sum": lambda: fs.methods.fedsubavg(secure=fs.SecureSum(0.5), heat=SecureCount(), **SMALL),
+    "secure sum, counted heat": lambda: fs.methods.fedsubavg(secure=fs.SecureSum(0.5), **SMALL),
+    "secure sum, no heat": lambda: fs.methods.fedavg(secure=fs.SecureSum(0.5), **SMALL),
+    "private heat": lambda: fs.methods.fedsubavg(heat=RandomizedResponse(epsilon=8.0), **SMALL),
+}
 
 
 def task(folder: Path, **changed: Any) -> Task:
     """The task of the node tests: what each process may read lies in a folder."""
     asked: dict[str, Any] = {
         "objective": objective,
-        "method": lambda config: (METHODS | EVERYONE)[str(config["method"])](),
+        "method": lambda config: (METHODS | MORE)[str(config["method"])](),
         "data": lambda node: str(folder / "data" / f"client-{int(node['client']):06d}"),
         "outline": lambda config: str(folder / "data" / "outline"),
     }
@@ -109,7 +117,9 @@ def over_grid(folder: Path, method: str, *, spoil: Any = None, fast: bool = True
 
 def simulated(method: str, rounds: int = ROUNDS, **more: Any) -> fs.Result:
     sizes = {"item": 40, "slot": 6}
-    return fs.run(METHODS[method](), objective(sizes), data(), rounds=rounds, seed=SEED, engine="serial", **more)
+    return fs.run(
+        (METHODS | MORE)[method](), objective(sizes), data(), rounds=rounds, seed=SEED, engine="serial", **more
+    )
 
 
 def same(found: fs.Result, expected: fs.Result) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from noisy import method, train, world
 from scipy import stats
-from worlds import trainer_for
+from worlds import bag, trainer_for
 
 import fedsub as fs
 from fedsub.errors import MethodError
@@ -56,6 +56,23 @@ def test_clients_noise_the_rows_they_hold_and_no_others() -> None:
         kept.append(((params[0]["emb.weight"] - params[1]["emb.weight"]) / 0.6)[held].flatten())
     assert stats.kstest(torch.cat([*drawn, *kept]).numpy(), "norm").pvalue > 0.01
     assert abs(np.corrcoef(torch.stack(kept)[:, 0], torch.stack(kept)[:, 1])[0, 1]) < 0.45
+
+
+@pytest.mark.parametrize("padding", [(), ("ids",)])
+def test_padding_has_no_noise_and_two_parameters_have_different(padding: tuple[str, ...]) -> None:
+    clients = fs.Clients.from_arrays(
+        {"ids": np.array([[1, 2], [3, 1]]), "label": np.array([0, 1])},
+        offsets=np.array([0, 2]), ids={"ids": ["ids"]}, label="label", sizes={"ids": 6}, padding=padding,
+    )  # fmt: skip
+    objective = bag(clients, dim=3, **({"padding_idx": 0} if padding else {}))
+    first = {name: value.detach().clone() for name, value in objective.module.named_parameters()}
+    result = fs.run(method(fs.LocalDP(clip=1e-6, noise=1e6), per_round=None), objective, clients, rounds=1)
+    moved = {name: (value - first[name]).reshape(-1, 3) for name, value in result.params.items() if value.numel() > 2}
+    assert not moved["emb.weight"][0].any()
+    drawn = torch.cat([rows[rows.any(1)] for rows in moved.values()])
+    assert len(moved) > 1
+    assert len(drawn) > 3
+    assert len(torch.unique((drawn * 1e3).round())) == drawn.numel()
 
 
 def test_the_client_that_took_part_most_pays_most() -> None:

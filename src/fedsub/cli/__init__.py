@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import bench, commands, costs, data, mixture, node, privacy, report, serving, vertical
+from fedsub.cli import bench, commands, costs, data, deploy, mixture, node, privacy, report, serving, vertical
 from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 
@@ -73,6 +73,7 @@ bench.register(app)
 costs.register(app)
 serving.register(app)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
 app.add_typer(mixture.app, name="mixture")
 app.add_typer(node.app, name="node")
 app.add_typer(privacy.app, name="privacy")

@@ -31,14 +31,29 @@ def provenance(files: Iterable[Path] = ()) -> dict[str, Any]:
     }
 
 
+SECRET = "token", "password", "secret"  # of an option's name
+
+
 def command_line() -> str:
-    """What this process was started with, as a shell reads it."""
+    """What this process was started with, as a shell reads it; what it must keep to itself is left out."""
     first = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
     if first is None or not first.is_file():  # an interpreter, or -c
-        return shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])
+        return shlex.join([Path(sys.executable).name, *_shown(sys.orig_argv[1:])])
     if first.name.partition(".")[0] == "fedsub" or first.parts[-2:] == ("fedsub", "__main__.py"):
-        return shlex.join(["fedsub", *sys.argv[1:]])
-    return shlex.join(["python", *sys.argv])
+        return shlex.join(["fedsub", *_shown(sys.argv[1:])])
+    return shlex.join(["python", *_shown(sys.argv)])
+
+
+def _shown(words: list[str]) -> list[str]:
+    """Without the values of options that are tokens, passwords or secrets: launchers hand them over like this."""
+    out, hidden = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        secret = name.startswith("-") and any(part in name.lower() for part in SECRET)
+        hidden = hidden and not word.startswith("env:")  # the name of a variable says nothing
+        out.append("…" if hidden else f"{name}=…" if secret and equals else word)
+        hidden = secret and not equals
+    return out
 
 
 @cache

@@ -112,6 +112,12 @@ class Door:
             counts[space][0][0], counts[space][1][0] = len(sizes), sizes.sum()
 
         def counted(space: str, weighted: bool) -> np.ndarray:
+            if not tells_rows(self.method):
+                raise DataError(
+                    f"The heat of {space} is not known: clients of {self.method.name} name their rows to nobody, so "
+                    "the server cannot count it. Have it added in secret (heat=SecureCount() of fedsub.privacy.heat), "
+                    "or give a population= that knows it."
+                )
             return counts[space][weighted]
 
         return replace(self.names, sizes=sizes, counted=counted, asked=None)

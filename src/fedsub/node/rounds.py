@@ -20,7 +20,7 @@ import torch
 
 from fedsub.checks import check_seed
 from fedsub.data.clients import Clients
-from fedsub.errors import NoUsableClient, WireError
+from fedsub.errors import DataError, NoUsableClient, WireError
 from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
 from fedsub.method.training import Trains
@@ -285,7 +285,10 @@ class Rounds(Trains):
         """Write what is known of the clients, for a server that goes on."""
         mechanism = private_heat(self.method)
         asked = (mechanism, weighs(self.method)) if mechanism is not None and self._known else None
-        self.population.save(path, heat=mechanism is None, asked=asked)
+        try:
+            self.population.save(path, heat=mechanism is None, asked=asked)
+        except DataError:  # nobody knows the heat, and the average does without
+            self.population.save(path, heat=False, asked=asked)
 
 
 KEPT, SAID = 10_000, 20  # refused messages that are remembered; that a round's events name

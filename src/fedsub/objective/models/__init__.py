@@ -17,6 +17,7 @@ from fedsub.objective.models.factorisation import Factorisation, factorisation
 from fedsub.objective.models.linear import LinearModel, linear
 from fedsub.objective.models.lr import LogisticRegression, lr
 from fedsub.objective.models.lstm import LSTMClassifier, lstm
+from fedsub.objective.models.sized import shape
 from fedsub.objective.models.user_item import UserItem, user_item
 from fedsub.objective.objective import L2, Objective
 from fedsub.objective.recipe import built_in
@@ -32,6 +33,7 @@ __all__ = [
     "UserItem",
     "key",
     "make_objective",
+    "objective_of_sizes",
     "options_of",
     "usual_loss",
 ]
@@ -89,3 +91,21 @@ def make_objective(clients: Clients, kind: str = "lr", *, seed: int = 0, l2: L2 
                 "the model's sizes."
             ) from error
     return replace(made, l2=l2, recipe=built_in(clients, kind, options, seed, made.module))
+
+
+def objective_of_sizes(
+    sizes: Mapping[str, int], kind: str = "lr", *, columns: Mapping[str, str] | None = None,
+    lists: Mapping[str, int] | None = None, label: str = "label", seed: int = 0, l2: L2 = 0.0, **options
+) -> Objective:  # fmt: skip
+    """`make_objective` for tables of given ``sizes`` by space, where only those are known: on a node, at its server.
+
+    ``columns`` says which space a column has; without it every space is the one of the column called so. ``lists`` are
+    the columns with several ids a sample, and how many at most. Labels are 0 and 1; for others give a ``loss``.
+    """
+    named = {space: space for space in sizes} if columns is None else dict(columns)
+    if strange := sorted(set(named.values()) ^ set(sizes)) or sorted(set(lists or {}) - set(named)):
+        raise ConfigError(
+            f"sizes, columns and lists do not fit together at {', '.join(strange)}: every space of sizes has at least "
+            "one column, every column a space of sizes, and lists are columns."
+        )
+    return make_objective(shape(sizes, named, lists or {}, label), kind, seed=seed, l2=l2, **options)

@@ -194,7 +194,7 @@ def _honest(comparison: Comparison, metric: str) -> list[Column]:
 
 def _communications(runs: Sequence[list[Result]]) -> list[Column]:
     """Of methods that do not communicate in every round: how often they did."""
-    counts = [mean_std(at_the_end(results, f"{w.COUNTS}communications"))[0] for results in runs]
+    counts = [mean_std(at_the_end(results, "mixture.communications"))[0] for results in runs]
     if all(math.isnan(count) for count in counts):
         return []
     return [Column("times averaged", [w.DASH if math.isnan(c) else f"{c:,.0f}" for c in counts], keep=5)]

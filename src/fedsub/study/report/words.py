@@ -27,7 +27,8 @@ _KINDS = {
 _UNITS = {"ce": "nats", "half_ce": "nats"}
 _SPLITS = {"train": "training samples", "test": "test samples"}
 _SIGNS = {"<=": "≤", ">=": "≥"}
-COUNTS = "mixture."  # costs so far and the spread of personal models: told at the end, there is no best of them
+# Costs so far and the spread of models: told at the end, there is no best of them.
+COUNTS = ("mixture.", "gossip.")
 
 
 def words(metric: str) -> str:
@@ -85,8 +86,8 @@ def chosen(comparison: Comparison) -> list[str]:
     names = measured(comparison)
     asked = {comparison.metric} | ({comparison.target.metric} if comparison.target else set())
     asked |= {comparison.chosen_by} if comparison.chosen_by else set()
-    plain = {"train"} if any(not name.startswith(("train.", COUNTS)) for name in names) else set()
-    plain |= {"validation"} if any(not name.startswith(("train.", "validation.", COUNTS)) for name in names) else set()
+    plain = {"train"} if any(not name.startswith(("train.", *COUNTS)) for name in names) else set()
+    plain |= {"validation"} if any(not name.startswith(("train.", "validation.", *COUNTS)) for name in names) else set()
 
     def wanted(name: str) -> bool:
         split, _, kind = name.rpartition(".")
@@ -106,7 +107,7 @@ def judged(comparison: Comparison) -> list[str]:
     """
     names = chosen(comparison)
     asked = {comparison.metric} | ({comparison.target.metric} if comparison.target else set())
-    other = any(not name.startswith(("train.", "validation.", COUNTS)) for name in names)
+    other = any(not name.startswith(("train.", "validation.", *COUNTS)) for name in names)
 
     def wanted(name: str) -> bool:
         split, _, kind = name.rpartition(".")

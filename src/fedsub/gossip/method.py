@@ -141,17 +141,17 @@ class Gossip(Algorithm):
         self.method()
 
     @property
-    def personal(self) -> Personal | None:
+    def keeper(self) -> Personal | None:
         """What says which parameters are never exchanged."""
         return next((part for part in self.parts if isinstance(part, Personal)), None)
 
     def private(self, names: Collection[str]) -> tuple[str, ...]:
         """The parameters that are never exchanged."""
-        return self.personal.private(names) if self.personal is not None else ()
+        return self.keeper.private(names) if self.keeper is not None else ()
 
     def method(self, names: Collection[str] = ()) -> Method:
         """The local work of a round, as a composition of slots in which nothing goes to a server."""
-        everyone, own = Everyone(), OwnModel(self.personal, self.private(names) if names else ())
+        everyone, own = Everyone(), OwnModel(self.keeper, self.private(names) if names else ())
         return Method(
             local=self.local,
             parts=(*(part for part in self.parts if not isinstance(part, Personal)), own),
@@ -162,7 +162,7 @@ class Gossip(Algorithm):
         )
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
-        check_own(self.name, self.personal, problem)
+        check_own(self.name, self.keeper, problem)
         self.check_population(problem.clients.sizes)
         self._check_segments(problem, params)
         return fit(self.method(problem.names), problem, params, options, partial(GossipTrainer, self))

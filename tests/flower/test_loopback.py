@@ -65,15 +65,15 @@ def check(link: Loopback, run: str, expected: fs.Result, seconds: float = 120) -
 
 def test_resident_nodes_over_tls_are_the_simulation(made: Any, tmp_path: Path) -> None:
     """An unregistered key is refused; SIGTERM takes a node offline."""
-    link = made("scaffold + fedsubavg", 2, rounds=2)
+    link = made("scaffold + fedsubavg", 4, rounds=2)
     link.superlink()
-    for client in range(2):
+    for client in range(4):
         link.register(client)
         link.node(client)
     node_key(tmp_path / "node-9")
     link.node(9)
     run = link.submit()
-    check(link, run, simulated("scaffold + fedsubavg", 2, 2))
+    check(link, run, simulated("scaffold + fedsubavg", 4, 2))
     assert "HTTP 4" in link.log("node-9")
     link.processes["node-1"].terminate()
     assert link.processes["node-1"].wait(20) == 0

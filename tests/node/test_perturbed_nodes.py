@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,9 +199,10 @@ def test_no_refusal_tells_how_many_samples_are_left(tmp_path: Path) -> None:
 def test_what_goes_up_is_as_long_whatever_of_the_named_rows_is_held(tmp_path: Path) -> None:
     """Preset 5: all name the union, and some hold nearly nothing of it; also who has no samples left."""
     lengths: set[tuple[int, ...]] = set()
+    everybody: dict[str, Any] = COMMON | {"clients_per_round": 8}
 
     def whole() -> fs.Method:
-        return fs.methods.fedsubavg(secure=fs.SecureSum(0.5, rows="perturbed:5"), **COMMON | {"clients_per_round": 8})
+        return fs.methods.fedsubavg(secure=fs.SecureSum(0.5, rows="perturbed:5"), **everybody)
 
     _, channels = served(tmp_path / "5", whole)
     for channel in channels.values():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gossip_worlds import STEPS, gossip, mix, models, pulls_of, put, scatter, trainer, world
+from gossip_worlds import STEPS, gossip, mix, models, pulls_of, put, scatter, several, trainer, world
 
 import fedsub as fs
 from fedsub.gossip import AllReduce, Complete, Metropolis, RandomPeers, Regular, Ring
@@ -133,10 +134,12 @@ def metropolis_by_hand(before: list, after: list, links: dict, over: str) -> lis
 
 
 @pytest.mark.parametrize("over", ["holders", "peers"])
-@pytest.mark.parametrize("segments", [1, 2, 7, 19, 40])
-def test_a_mixing_is_what_numpy_makes_of_it(segments: int, over: str) -> None:
-    """Rows across borders (3 columns in 40 values), segments within a row, and dense parameters."""
-    objective, clients = world()
+@pytest.mark.parametrize(
+    ("made_of", "segments"), [*((world, s) for s in (1, 2, 7, 19, 40)), *((several, s) for s in (1, 4, 17))]
+)
+def test_a_mixing_is_what_numpy_makes_of_it(made_of: Any, segments: int, over: str) -> None:
+    """Rows across borders (3 columns in 40 values), segments within a row, dense parameters, and several tables."""
+    objective, clients = made_of()
     made = trainer(gossip(RandomPeers(peers=3, segments=segments), over=over), objective, clients)
     scatter(made, 1)
     before, stood = models(made), made.exchange.before()
@@ -162,8 +165,9 @@ def same(found: list, expected: list, tolerance: float = 2e-6) -> None:
 
 
 @pytest.mark.parametrize("over", ["holders", "peers"])
-def test_d_psgd_is_what_numpy_makes_of_it(over: str) -> None:
-    objective, clients = world()
+@pytest.mark.parametrize("made_of", [world, several])
+def test_d_psgd_is_what_numpy_makes_of_it(made_of: Any, over: str) -> None:
+    objective, clients = made_of()
     made = trainer(gossip(Metropolis(), graph=Ring(), over=over), objective, clients)
     scatter(made, 1)
     before, stood = models(made), made.exchange.before()

@@ -368,6 +368,11 @@ def test_measured_distance_is_that_of_the_models() -> None:
     np.testing.assert_allclose(
         mean["out.weight"], sum(w * m["out.weight"] for w, m in zip(weights, found, strict=True)), atol=1e-6
     )
+    rows = np.array([m["emb.weight"] for m in found])
+    share = np.where(np.isnan(rows), 0.0, clients.sizes[:, None, None])
+    by_holders = np.nansum(share * rows, 0) / np.maximum(share.sum(0), 1)
+    held = share.sum(0) > 0
+    np.testing.assert_allclose(mean["emb.weight"].double().numpy()[held], by_holders[held], atol=1e-6)
     apart = [sum(np.nansum((m[n] - mean[n].double().numpy()) ** 2) for n in mean) for m in found]
     measured = made.measures({})
     assert measured["gossip.consensus"] == pytest.approx(np.sqrt(np.mean(apart)), rel=1e-6)

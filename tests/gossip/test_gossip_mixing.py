@@ -356,6 +356,10 @@ def test_a_row_that_nobody_nearby_holds_is_counted() -> None:
     assert found.measured["gossip_alone"] == sum(bool(rows) for rows in alone)
     everyone = trainer(gossip(AllReduce()), objective, clients).exchange.meet(1, EVERYBODY)
     assert everyone.measured["gossip_alone_rows"] == int((fs.heat.row_heat(clients.spaces["ids"]) == 1).sum())
+    here = np.array([0, 2, 3, 4])  # rows of those who are away are not asked for
+    some = trainer(gossip(AllReduce()), objective, clients).exchange.meet(1, here)
+    rows = np.concatenate([clients.spaces["ids"].rows_of(k) for k in here])
+    assert some.measured["gossip_alone_rows"] == (np.bincount(rows) == 1).sum() > 0
 
 
 def test_measured_distance_is_that_of_the_models() -> None:

@@ -37,7 +37,7 @@ def rounds_until_known(preset: int, clients: int, seed: int) -> int:
     return MOST
 
 
-def main(preset: int = 2, seeds: int = 100, say: Callable[[str], None] = print) -> None:
+def main(preset: int = 2, seeds: int = 100, *, say: Callable[[str], None] = print) -> None:
     found = [rounds_until_known(preset, CLIENTS, seed) for seed in range(seeds)]
     tenth, half, most = np.percentile(found, [10, 50, 90]).round().astype(int).tolist()
     say(f"preset {preset}: after {half} rounds in half of {seeds} cases; a tenth {tenth}, nine tenths {most}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gossip_worlds import STEPS, gossip, mix, models, pulls_of, put, scatter, trainer, world
+from gossip_worlds import STEPS, gossip, mix, models, pulls_of, put, scatter, several, trainer, world
 
 import fedsub as fs
 from fedsub.gossip import AllReduce, Complete, Metropolis, RandomPeers, Regular, Ring
@@ -133,10 +134,12 @@ def metropolis_by_hand(before: list, after: list, links: dict, over: str) -> lis
 
 
 @pytest.mark.parametrize("over", ["holders", "peers"])
-@pytest.mark.parametrize("segments", [1, 2, 7, 19, 40])
-def test_a_mixing_is_what_numpy_makes_of_it(segments: int, over: str) -> None:
-    """Rows across borders (3 columns in 40 values), segments within a row, and dense parameters."""
-    objective, clients = world()
+@pytest.mark.parametrize(
+    ("made_of", "segments"), [*((world, s) for s in (1, 2, 7, 19, 40)), *((several, s) for s in (1, 4, 17))]
+)
+def test_a_mixing_is_what_numpy_makes_of_it(made_of: Any, segments: int, over: str) -> None:
+    """Rows across borders (3 columns in 40 values), segments within a row, dense parameters, and several tables."""
+    objective, clients = made_of()
     made = trainer(gossip(RandomPeers(peers=3, segments=segments), over=over), objective, clients)
     scatter(made, 1)
     before, stood = models(made), made.exchange.before()
@@ -162,8 +165,9 @@ def same(found: list, expected: list, tolerance: float = 2e-6) -> None:
 
 
 @pytest.mark.parametrize("over", ["holders", "peers"])
-def test_d_psgd_is_what_numpy_makes_of_it(over: str) -> None:
-    objective, clients = world()
+@pytest.mark.parametrize("made_of", [world, several])
+def test_d_psgd_is_what_numpy_makes_of_it(made_of: Any, over: str) -> None:
+    objective, clients = made_of()
     made = trainer(gossip(Metropolis(), graph=Ring(), over=over), objective, clients)
     scatter(made, 1)
     before, stood = models(made), made.exchange.before()
@@ -323,6 +327,26 @@ def test_averaging_alone_comes_together_at_the_rate_of_the_spectral_gap() -> Non
         assert np.linalg.norm(found - draw.mean(0)) <= second**number * first + 1e-5
 
 
+@pytest.mark.parametrize("graph", [Ring(), Regular(4)])
+def test_a_fresh_graph_is_another_one_in_every_round_and_that_of_its_seed(graph: fs.gossip.Graph) -> None:
+    objective, clients = world()
+
+    def pairs(number: int, *, seed: int = 0, fresh: bool = True) -> list:
+        made = trainer(gossip(Metropolis(), graph=graph, fresh=fresh), objective, clients, seed=seed)
+        pulls = pulls_of(made.exchange.meet(number, EVERYBODY))
+        return list(zip(pulls.to.tolist(), pulls.of.tolist(), strict=True))
+
+    assert pairs(1) != pairs(2) != pairs(3)
+    assert pairs(2) == pairs(2)
+    assert pairs(2) != pairs(2, seed=1)
+    assert pairs(1, fresh=False) == pairs(2, fresh=False)
+    assert {len(pairs(n)) for n in (1, 2, 3)} == {len(pairs(1, fresh=False))}
+    made = trainer(gossip(Metropolis(), graph=graph, fresh=True), objective, clients)
+    one = [made.exchange.meet(n, EVERYBODY) for n in (2, 3, 2)]
+    assert list(zip(pulls_of(one[2]).to.tolist(), pulls_of(one[2]).of.tolist(), strict=True)) == pairs(2)
+    assert not torch.equal(*(torch.from_numpy(pulls_of(found).of) for found in one[:2]))
+
+
 def test_a_row_that_nobody_nearby_holds_is_counted() -> None:
     objective, clients = world()
     made = trainer(gossip(Metropolis(), graph=Ring()), objective, clients)
@@ -332,6 +356,10 @@ def test_a_row_that_nobody_nearby_holds_is_counted() -> None:
     assert found.measured["gossip_alone"] == sum(bool(rows) for rows in alone)
     everyone = trainer(gossip(AllReduce()), objective, clients).exchange.meet(1, EVERYBODY)
     assert everyone.measured["gossip_alone_rows"] == int((fs.heat.row_heat(clients.spaces["ids"]) == 1).sum())
+    here = np.array([0, 2, 3, 4])  # rows of those who are away are not asked for
+    some = trainer(gossip(AllReduce()), objective, clients).exchange.meet(1, here)
+    rows = np.concatenate([clients.spaces["ids"].rows_of(k) for k in here])
+    assert some.measured["gossip_alone_rows"] == (np.bincount(rows) == 1).sum() > 0
 
 
 def test_measured_distance_is_that_of_the_models() -> None:
@@ -344,6 +372,11 @@ def test_measured_distance_is_that_of_the_models() -> None:
     np.testing.assert_allclose(
         mean["out.weight"], sum(w * m["out.weight"] for w, m in zip(weights, found, strict=True)), atol=1e-6
     )
+    rows = np.array([m["emb.weight"] for m in found])
+    share = np.where(np.isnan(rows), 0.0, clients.sizes[:, None, None])
+    by_holders = np.nansum(share * rows, 0) / np.maximum(share.sum(0), 1)
+    held = share.sum(0) > 0
+    np.testing.assert_allclose(mean["emb.weight"].double().numpy()[held], by_holders[held], atol=1e-6)
     apart = [sum(np.nansum((m[n] - mean[n].double().numpy()) ** 2) for n in mean) for m in found]
     measured = made.measures({})
     assert measured["gossip.consensus"] == pytest.approx(np.sqrt(np.mean(apart)), rel=1e-6)

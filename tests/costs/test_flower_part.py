@@ -46,12 +46,13 @@ def test_a_waiting_node_asks_ever_more_seldom():
 
 
 def test_what_makes_no_sense_is_refused():
+    good: dict[str, Any] = {"down": 1.0, "up": 1.0}
     cases: list[dict[str, Any]] = [
         {"down": -1.0}, {"exchanges": 0}, {"piece": 0}, {"poll": 0.0}, {"poll": 2.0}, {"seconds": -1.0},
     ]  # fmt: skip
     for wrong in cases:
         with pytest.raises(ConfigError, match="at least poll"):
-            at_socket(**{"down": 1.0, "up": 1.0} | wrong)
+            at_socket(**(good | wrong))
 
 
 def test_the_command_shows_payload_part_and_sum():

@@ -209,3 +209,22 @@ def test_what_goes_up_is_as_long_whatever_of_the_named_rows_is_held(tmp_path: Pa
         lengths.add(tuple(len(up) for up in channel.crossed[1::2]))
     assert len({len(channel.node.held["item"]) for channel in channels.values()}) > 1
     assert len(lengths) == 1
+
+
+def test_a_node_keeps_its_own_budget_for_the_names_in_every_table(tmp_path: Path) -> None:
+    """Two tables of three rows cost 6 ε∞; where that is all there is, no noised update goes out."""
+    once = 6 * np.log(15)
+
+    def most(epsilon: float) -> int:
+        parts = (
+            fs.LocalDP(0.5, noise=2.0, epsilon=epsilon),
+            fs.SecureSum(9.0, rows=PermanentResponse(preset=2, rows=3)),
+        )
+        m = fs.Method(
+            local=fs.SGD(lr=0.3), parts=parts, average=fs.OverClients(), server=fs.Add(), sampler=fs.Uniform(5)
+        )
+        [at, *_] = hand_out(data(), tmp_path / f"data{epsilon}").values()
+        return Node(at, objective, m, 0, tmp_path / f"{epsilon}").noise.most
+
+    assert most(once + 0.01) == 0
+    assert most(once + 20) > 0

@@ -1,31 +1,30 @@
 """Seconds and bytes of a round over Flower: resident nodes beside stock ones, and the socket beside what is predicted.
 
     python experiments/flower_rounds.py speed --nodes 20 --rounds 5
-    python experiments/flower_rounds.py bytes --rows 20 20000
+    python experiments/flower_rounds.py bytes --rows 50 2000 100000 2000000
 
 A SuperLink with TLS and registered keys, and nodes, all on this machine. ``speed`` plays the same run with both kinds
 of nodes, one after the other, and prints the median round of each without the first. ``bytes`` puts a relay that only
-counts before one node, and prints what crossed it in a run, less what a run of two rounds crossed, beside the payload
-that metrics predict. Needs fedsub[flower], and the folder tests/ beside this one.
+counts before one node, and prints what crossed it after the first round beside what `fedsub.costs.at_socket` says:
+the payload that metrics count, and Flower's part. Needs fedsub[flower], and the folder tests/ beside this one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import socket
 import statistics
 import sys
 import tempfile
-import threading
-import time
-from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from flower.loopback import Loopback
+from flower.relay import Counted, Relay, after
 
 from fedsub.node import hand_out
+from fedsub.study.costs import Bytes, at_socket
 
 TASK = """
 import sys
@@ -76,32 +75,6 @@ def some_data(nodes: int, rows: int):
     )  # fmt: skip
 
 
-class Relay:
-    """Counts the bytes of one node's connections, both ways."""
-
-    def __init__(self, port: int):
-        self.to, self.up, self.down = port, 0, 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            near, _ = self.listener.accept()
-            far = socket.create_connection(("127.0.0.1", self.to))
-            threading.Thread(target=self._pass, args=(near, far, "up"), daemon=True).start()
-            threading.Thread(target=self._pass, args=(far, near, "down"), daemon=True).start()
-
-    def _pass(self, source: socket.socket, to: socket.socket, side: str) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                setattr(self, side, getattr(self, side) + len(data))
-                to.sendall(data)
-        for one in (source, to):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-
 def link_of(folder: Path, nodes: int, rows: int, rounds: int) -> Loopback:
     hand_out(some_data(nodes, rows), folder / "data")
     config = {"nodes": nodes, "rounds": rounds, "out": str(folder / "out"), "poll": 0.1, "patience": 1800.0}
@@ -126,24 +99,46 @@ def median_round(nodes: int, rounds: int, resident: bool) -> float:
             link.close()
 
 
-def crossed(rows: int, rounds: int) -> tuple[dict[str, int], dict[str, int]]:
-    """(bytes at the socket of node 0, bytes of its messages), by side."""
-    with tempfile.TemporaryDirectory() as name:
-        link = link_of(Path(name), 2, rows, rounds)
+def crossed(rows: int, rounds: int) -> tuple[Counted, Bytes, float]:
+    """Of so many rounds after the first: what crossed the socket of node 0, bytes of its messages, and seconds."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        link, out = link_of(Path(name), 2, rows, 1 + rounds), Path(name) / "out"
+        relay, port = Relay(link.port), link.port
         try:
-            relay, port = Relay(link.port), link.port
             link.port = relay.port
             link.node(0)
             link.port = port
             link.node(1)
-            status = link.wait(link.submit(), 1800)
+            run = link.submit()
+            (counted,), seconds = after(out / "traffic.jsonl", [relay], (1, 1 + rounds))
+            status = link.wait(run, 1800)
             assert status == "finished:completed", link.log("superlink")
-            lines = [json.loads(line) for line in (Path(name) / "out" / "traffic.jsonl").read_text().splitlines()]
-            own = {side: sum(line[side][line["clients"].index(0)] for line in lines) for side in ("down", "up")}
-            time.sleep(1)
-            return {"down": relay.down, "up": relay.up}, own
+            lines = [json.loads(line) for line in (out / "traffic.jsonl").read_text().splitlines()][1:]
+            own = [sum(line[side][line["clients"].index(0)] for line in lines) for side in ("down", "up")]
+            return counted, Bytes(*own), seconds
         finally:
             link.close()
+            relay.close()
+
+
+def compare(sizes: list[int], rounds: int) -> None:
+    """Bytes of a round of node 0 at its socket, beside what `costs.at_socket` says of messages of that size."""
+    print(f"flwr {version('flwr')}, a resident node, TLS and registered keys; bytes a round, mean of {rounds}")
+    print("   rows side     messages        fixed   looks    predicted     measured  measured/predicted")
+    for rows in sizes:
+        counted, own, seconds = crossed(rows, rounds)
+        made = at_socket(own.down / rounds, own.up / rounds, seconds=seconds / rounds)
+        for side in ("down", "up"):
+            payload, fixed, total = (getattr(part, side) for part in (made.payload, made.fixed, made.total))
+            measured = getattr(counted, side) / rounds
+            print(
+                f"{rows:>7} {side:>4} {payload:>12,.0f} {fixed:>12,.0f} {made.looks:>7} {total:>12,.0f} "
+                f"{measured:>12,.0f} {measured / total:>19.3f}", flush=True,
+            )  # fmt: skip
+        print(
+            f"        {counted.requests / rounds:.1f} requests a round, {made.requests + made.looks} predicted; "
+            f"{counted.connections} new connections in {seconds:.1f} s", flush=True,
+        )  # fmt: skip
 
 
 def main() -> None:
@@ -151,22 +146,15 @@ def main() -> None:
     asked.add_argument("what", choices=("speed", "bytes"))
     asked.add_argument("--nodes", type=int, default=20)
     asked.add_argument("--rounds", type=int, default=5)
-    asked.add_argument("--rows", type=int, nargs="+", default=[20, 2000, 200_000])
+    asked.add_argument("--rows", type=int, nargs="+", default=[50, 2000, 100_000, 2_000_000])
     given = asked.parse_args()
-    if given.what == "speed":
-        resident = median_round(given.nodes, given.rounds + 1, True)
-        print(f"{given.nodes} resident nodes: {resident:.2f} s a round", flush=True)
-        stock = median_round(given.nodes, given.rounds + 1, False)
-        print(f"{given.nodes} stock nodes: {stock:.2f} s a round, {stock / resident:.1f} times as long")
+    if given.what == "bytes":
+        compare(given.rows, given.rounds)
         return
-    print(f"{'rows':>8}  {'side':>4}  {'messages':>12}  {'socket':>12}  {'beside':>10}   bytes a round")
-    for rows in given.rows:
-        (first, few), (last, many) = crossed(rows, 2), crossed(rows, 2 + given.rounds)
-        for side in ("down", "up"):
-            payload = (many[side] - few[side]) / given.rounds
-            socket_ = (last[side] - first[side]) / given.rounds
-            beside = socket_ - payload
-            print(f"{rows:>8}  {side:>4}  {payload:>12,.0f}  {socket_:>12,.0f}  {beside:>10,.0f}", flush=True)
+    resident = median_round(given.nodes, given.rounds + 1, True)
+    print(f"{given.nodes} resident nodes: {resident:.2f} s a round", flush=True)
+    stock = median_round(given.nodes, given.rounds + 1, False)
+    print(f"{given.nodes} stock nodes: {stock:.2f} s a round, {stock / resident:.1f} times as long")
 
 
 if __name__ == "__main__":

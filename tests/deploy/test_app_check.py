@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ pytest.importorskip("cryptography")
 
 from fedsub.deploy.check import _within, check
 from fedsub.deploy.site import Site
+from fedsub.study.costs.flower import EXCHANGE
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,10 @@ def test_what_was_just_made_is_whole_and_its_bytes_are_known(site):
     assert [one.level for one in found] == ["fine", "fine"]
     assert "fedsubavg, 2 clients" in found[0].sentence
     assert "a round sends a node" in found[1].sentence
+    part = re.search(r"Flower's part ([\d.]+) kB down, ([\d.]+) kB up", found[1].sentence)
+    assert part is not None
+    assert float(part[1]) == pytest.approx(2 * EXCHANGE.down / 1000, abs=0.1)
+    assert float(part[2]) == pytest.approx(2 * EXCHANGE.up / 1000, abs=0.1)
 
 
 def replaced(old: str, new: str, name: str = "demo_app/task.py") -> Callable[[Site], None]:

@@ -19,6 +19,7 @@ from node.processes import METHODS, data
 import fedsub as fs
 from fedsub.errors import ConfigError, DataError, NoUsableClient, WireError
 from fedsub.flower import Settings, client_app, parcel, serve
+from fedsub.flower.client import Hosts
 from fedsub.node import hand_out
 from fedsub.round import wire
 
@@ -252,3 +253,11 @@ def test_settings_are_refused_in_words() -> None:
     with pytest.raises(ConfigError, match="out: Field required"):
         Settings.read({"rounds": 1})
     assert Settings.read({"rounds": 1, "out": "x", "checkpoint-every": 5, "method": "own"}).checkpoint_every == 5
+
+
+def test_an_app_can_be_copied_into_the_workers_of_flowers_simulation():
+    made = Hosts(task(Path("nowhere")), 100, 200)
+    kind, given = made.__reduce__()
+    again = kind(*given)
+    assert (again.piece, again.most, again._hosts) == (100, 200, {})
+    assert again._turn is not made._turn

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedsub.cli.show import View
 from fedsub.errors import ConfigError
 from fedsub.study.costs.collectives import Collective, parameter_server, ring_all_reduce
+from fedsub.study.costs.flower import at_socket
 from fedsub.study.costs.model_parallel import Split, data_parallel, pipeline, tensor_split
 from fedsub.study.costs.submodels import sign_ratio
 from fedsub.study.report.words import duration, size
@@ -38,6 +41,19 @@ def show(workers: int, parameters: int, width: int, bandwidth: float, latency: f
     if parameters:
         view.line(f"Signs (SignSGD) instead of 32-bit values: × {sign_ratio(parameters):.4g}. More: docs/costs.md")
     view.finish({"schemes": [_plain(s, t, width) for s, t in zip(schemes, times, strict=True)]})
+
+
+def show_socket(down: float, up: float, seconds: float, *, as_json: bool) -> None:
+    made = at_socket(down, up, seconds=seconds)
+    view = View(as_json=as_json)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("bytes of a round", "down", "up"):
+        table.add_column(heading, justify="left" if heading == "bytes of a round" else "right")
+    for name, part in (("fedsub's messages", made.payload), ("Flower's part", made.fixed), ("socket", made.total)):
+        table.add_row(name, f"{part.down:,.0f}", f"{part.up:,.0f}")
+    view.console.print(table)
+    view.line(f"{made.requests} requests, and {made.looks} questions for work that find none, in {seconds:g} s.")
+    view.finish(asdict(made) | {"total": asdict(made.total), "seconds": seconds})
 
 
 def show_split(

@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
         "fedsub costs --workers 8 --parameters 1000000",
         "fedsub costs -k 100 -n 38840 --bandwidth 500e3 --latency 0.05",
         "fedsub costs -k 4 --layers 8 --width 1024 --micro-batches 8",
+        "fedsub costs --flower 3200 3300 --seconds 10",
     ))(costs)  # fmt: skip
 
 
@@ -31,12 +32,22 @@ def costs(
     width: Annotated[int, typer.Option(min=1, help="With --layers: inputs and outputs of each.")] = 1024,
     batch: Annotated[int, typer.Option(min=1, help="With --layers: samples of a training step.")] = 32,
     micro_batches: Annotated[int, typer.Option(min=1, help="With --layers: pieces of a batch in the pipeline.")] = 8,
+    flower: Annotated[
+        tuple[float, float] | None,
+        typer.Option(help="Instead: what Flower adds to a round of so many bytes.", metavar="DOWN UP"),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="With --flower: how long the round takes; a node asks for work meanwhile.")
+    ] = 0.0,
     json: Json = False,
 ) -> None:
-    """What averaging costs, through a parameter server or a ring; or a model on several workers (--layers)."""
-    from fedsub.cli.cost_tables import show, show_split
+    """What averaging costs, through a parameter server or a ring; or a model on several workers (--layers); or what
+    crosses a node's socket over Flower (--flower)."""
+    from fedsub.cli.cost_tables import show, show_socket, show_split
 
-    if layers is None:
+    if flower is not None:
+        show_socket(*flower, seconds, as_json=json)
+    elif layers is None:
         show(workers, parameters, bytes_per_parameter, bandwidth, latency, as_json=json)
     else:
         shape = [width] * (layers + 1), batch, workers, micro_batches

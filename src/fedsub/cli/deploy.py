@@ -96,6 +96,21 @@ def run(
     supervise(opened(folder, nodes, listen, out), View(quiet=quiet, as_json=json), "any" if resume else "new")
 
 
+@app.command(epilog=examples("fedsub deploy simulate", "fedsub deploy simulate --rounds 20"))
+def simulate(
+    folder: Folder = HERE,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to play.")] = 2,
+    cpus: Annotated[int, typer.Option(min=1, help="CPUs that a node takes while it computes.")] = 1,
+    json: Json = False,
+) -> None:
+    """The same app in Flower's own simulation: no keys, no proxy, every node whose data is here. A last check."""
+    from fedsub.cli.deploy_runs import simulated
+    from fedsub.cli.show import View
+    from fedsub.deploy.site import Site
+
+    simulated(Site.open(folder), View(as_json=json), rounds, cpus)
+
+
 @app.command(epilog=examples("fedsub deploy resume", "fedsub deploy resume -C demo"))
 def resume(
     folder: Folder = HERE,

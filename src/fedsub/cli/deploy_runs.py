@@ -14,7 +14,7 @@ import typer
 from fedsub.cli.show import View
 from fedsub.deploy.check import check
 from fedsub.deploy.finding import Finding
-from fedsub.deploy.outcome import finished, outcome, roll
+from fedsub.deploy.outcome import finished, history, live, outcome, roll
 from fedsub.deploy.site import Site
 from fedsub.errors import ConfigError, RunError
 
@@ -82,6 +82,22 @@ def supervise(site: Site, view: View, which: Literal["new", "old", "any"]) -> No
     _told(site, view)
     if not result.good:
         raise typer.Exit(130 if result.state == "interrupted" else 1)
+
+
+def simulated(site: Site, view: View, rounds: int, cpus: int) -> None:
+    from fedsub.deploy.simulate import simulate
+
+    with view.busy("Simulating"):
+        played = simulate(site, rounds=rounds, cpus=cpus)
+    out, latest = played.out, {k: v for k, v in history(played.out)[-1].items() if isinstance(v, int | float)}
+    view.line(f"{played.nodes} nodes played {rounds} rounds in Flower's simulation: {out}")
+    for name, value in latest.items():
+        if name not in ("round", "clients"):
+            view.line(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4g}")
+    counts = {what: count for what, count in live(out).get("counts", {}).items() if count}
+    said = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in counts.items())
+    view.line(f"Messages that were refused, late or lost: {said or 'none'}")
+    view.finish({"command": "simulate", "out": str(out), "nodes": played.nodes, "latest": latest, "counts": counts})
 
 
 def _told(site: Site, view: View) -> None:

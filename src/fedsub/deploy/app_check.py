@@ -33,6 +33,8 @@ from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round.schema import Length, Schema
 from fedsub.round.server import ServerHalf
+from fedsub.study.costs import at_socket
+from fedsub.study.costs.flower import LOOK
 from fedsub.study.report.words import size
 from fedsub.trees import Tree
 
@@ -202,8 +204,19 @@ def _nodes(site: Site, task: Task, method: Method, params: Tree) -> Iterator[Fin
         yield Finding(
             "fine", "sizes",
             f"a round sends a node {size(min(down))} to {size(max(down))} and takes {size(min(up))} to {size(max(up))}"
-            f"{coded}; besides, Flower needs about 3 kB down and 10 kB up",
+            f"{coded}; with what Flower adds {_with_flower(down, up, site.config)}",
         )  # fmt: skip
+
+
+def _with_flower(down: list[int], up: list[int], config: Mapping[str, Any]) -> str:
+    """What crosses the socket of the nodes with least and most, without questions for work."""
+    piece = Settings.read(config).piece
+    least, most = (at_socket(down[k], up[k], piece=piece) for k in (int(np.argmin(down)), int(np.argmax(down))))
+    return (
+        f"{size(least.total.down)} to {size(most.total.down)} and {size(least.total.up)} to {size(most.total.up)} "
+        f"(Flower's part {size(most.fixed.down)} down, {size(most.fixed.up)} up, and {size(LOOK.up)} up whenever a "
+        "waiting node asks for work)"
+    )
 
 
 def _directory(site: Site) -> Iterator[Finding]:

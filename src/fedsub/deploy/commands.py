@@ -10,6 +10,8 @@ from fedsub.deploy.flower import environment, program
 from fedsub.deploy.processes import Child
 from fedsub.deploy.site import Site, toml_pairs
 
+SIMULATED = "FEDSUB_SIMULATED_NODES"  # an environment variable: the file of a simulation's node configurations
+
 
 def superlink(site: Site) -> Child:
     """Flower's server, on loopback alone; runs and registered keys outlive it in its database."""
@@ -45,6 +47,20 @@ def entrance(site: Site) -> str:
     host, port = site.listens
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"{host}:{port}"
+
+
+def simulation(site: Site, folder: Path) -> Child:
+    """Flower's server with nodes inside, on loopback alone, which forgets all when it ends. Its log is in ``folder``,
+    and nodes.json, the nodes' configurations (`fedsub.flower.host`)."""
+    certs = site.certificates
+    argv = [
+        program("flower-superlink"), "--simulation", "--host", "127.0.0.1", "--port", str(site.settings.server.port),
+        "--ssl-ca-certfile", str(certs / "ca.crt"), "--ssl-certfile", str(certs / "server.crt"),
+        "--ssl-keyfile", str(certs / "server.key"), "--disable-runtime-dependency-installation",
+        "--isolation", "subprocess",
+    ]  # fmt: skip
+    env = environment(site) | {SIMULATED: str(folder / "nodes.json"), "RAY_USAGE_STATS_ENABLED": "0"}
+    return Child("simulation", argv, env, folder / "flower.log", site.folder)
 
 
 def node_config(site: Site, number: int) -> dict[str, str | int]:

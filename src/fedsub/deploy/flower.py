@@ -117,10 +117,10 @@ class Flower:
     def nodes(self) -> list[dict[str, Any]]:
         return list(self.ask("supernode", "list", CONNECTION, "--verbose").get("nodes", []))
 
-    def submit(self) -> str:
-        """Hand the app to the SuperLink; returns the run's number."""
-        config = self.site.config
-        return str(self.ask("run", str(self.site.folder), CONNECTION, "--run-config", toml_pairs(config))["run-id"])
+    def submit(self, *more: str, **changed: Any) -> str:
+        """Hand the app to the SuperLink, with changed settings and more of flwr's options; returns the run's number."""
+        config = toml_pairs(self.site.config | changed)
+        return str(self.ask("run", str(self.site.folder), CONNECTION, "--run-config", config, *more)["run-id"])
 
     def runs(self) -> list[dict[str, Any]]:
         return list(self.ask("list", CONNECTION).get("runs", []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
@@ -20,6 +21,8 @@ from fedsub.secure.wire import MAGIC
 
 log = logging.getLogger("fedsub")
 
+SIMULATED = "FEDSUB_SIMULATED_NODES"
+
 
 class UnknownRun(WireError):
     """A letter of a run that this node has not joined: it has to say hello."""
@@ -29,6 +32,7 @@ class Host:
     """Answers letters with the node of their run; who was restarted goes on from its disk."""
 
     def __init__(self, task: Task, config: Config, node_config: Config):
+        node_config = simulated(node_config)
         self.task, self.config, self.node_config = task, config, node_config
         self.number = number_of(node_config)
         self.folder = folder_of(node_config, self.number)
@@ -73,6 +77,21 @@ class Host:
         if not node.rejoin(run):
             raise UnknownRun(f"Client {self.number} has not joined the run of this letter; it has to say hello first.")
         return node
+
+
+def simulated(node_config: Config) -> Config:
+    """In Flower's simulation a node knows its number alone; the rest is in the file that `fedsub deploy simulate` names
+    in FEDSUB_SIMULATED_NODES, {number: configuration}."""
+    known = os.environ.get(SIMULATED)
+    if not known or "partition-id" not in node_config:
+        return node_config
+    try:
+        own = json.loads(Path(known).read_text())[str(node_config["partition-id"])]
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise ConfigError(
+            f"{SIMULATED} names {known}, which has no configuration of node {node_config['partition-id']} ({err!r})."
+        ) from err
+    return {**node_config, **own}
 
 
 def number_of(node_config: Config) -> int:

@@ -295,9 +295,12 @@ def _key(node: Any) -> str:
     key = getattr(node, "public_key", b"")
     if not key:
         return ""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
-    known = (
-        serialization.load_pem_public_key(key) if key.startswith(b"-----") else serialization.load_ssh_public_key(key)
-    )
+    read = serialization.load_pem_public_key if key.startswith(b"-----") else serialization.load_ssh_public_key
+    try:
+        known = read(key)
+    except (ValueError, UnsupportedAlgorithm):  # of Flower's simulation: any bytes
+        return ""
     return known.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()

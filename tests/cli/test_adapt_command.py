@@ -66,3 +66,15 @@ def test_mistakes(trained: Path) -> None:
     (trained.parent / "other.csv").write_text("user,item,genre,time,liked\n" + "u1,zz,g,3,1\nu1,yy,g,4,0\n" * 5)
     fedsub_("resume", "o", "--quiet")
     assert "No sample has only ids" in fedsub_("adapt", "o", "other.csv", code=2).output
+
+
+def test_nodes_without_a_server_have_newcomers_too(trained: Path) -> None:
+    """The shared parameters are then the mean of all nodes' models."""
+    study = trained.parent / "study.toml"
+    nodes = '[methods]\nNodes = { method = "gossip", personal = "last", lr = 0.2 }\n'
+    study.write_text(study.read_text().replace(METHODS.strip(), nodes.strip()))
+    fedsub_("compare", "study.toml", "--out", "n", "--quiet")
+    found = json.loads(fedsub_("adapt", "n", "newcomers.csv", "--steps", "20", "--json").stdout)
+    assert found["method"] == "Nodes"
+    assert found["clients"] == 5
+    assert found["train"]["gain"]["mean"] > 0

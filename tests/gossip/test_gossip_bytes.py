@@ -71,7 +71,7 @@ def by_writing(made, to: int, of: int, segment: int, *, known: bool, degrees: bo
         ({"mixing": RandomPeers(peers=2)}, (1,)),
         ({"mixing": RandomPeers(peers=2, segments=6)}, (1, 2)),
         ({"mixing": RandomPeers(peers=2, segments=19, weighting="clients")}, (1,)),
-        ({"mixing": RandomPeers(peers=1, segments=3), "graph": Ring()}, (1, 2)),
+        ({"mixing": RandomPeers(peers=1, segments=3), "graph": Ring()}, (1, 2, 3)),
         ({"mixing": Metropolis(), "graph": Ring()}, (1, 2)),
         ({"mixing": Metropolis(), "graph": Ring(), "over": "peers"}, (1, 2)),
         ({"mixing": Metropolis(), "graph": Ring(), "fresh": True}, (1, 2)),
@@ -88,7 +88,7 @@ def test_bytes_are_the_lengths_of_written_messages(settings: dict, rounds: tuple
         pulls = pulls_of(found)
         before = set(met)
         for to, of, s in zip(pulls.to.tolist(), pulls.of.tolist(), pulls.segment.tolist(), strict=True):
-            known = stays and (to, of) in before
+            known = stays and (to, of, s) in before
             degrees = not asks and settings.get("over") != "peers" and not known
             question, answer = by_writing(made, to, of, s, known=known, degrees=degrees)
             question *= asks or not known
@@ -98,10 +98,27 @@ def test_bytes_are_the_lengths_of_written_messages(settings: dict, rounds: tuple
                 up[to] + question,
                 down[of] + question,
             )
-            met.add((to, of))
+            met.add((to, of, s))
         assert found.traffic.down.tolist() == down.tolist()
         assert found.traffic.up.tolist() == up.tolist()
         assert found.traffic.links == len({(a, b) for a, b in zip(pulls.to.tolist(), pulls.of.tolist(), strict=True)})
+
+
+def test_degrees_of_rows_are_told_again_where_a_neighbour_was_missing() -> None:
+    """Two bytes a row with every answer, until all nodes have been there together; less one says so by itself."""
+    objective, clients = world()
+    made = trainer(gossip(Metropolis(), graph=Ring()), objective, clients)
+    plain = trainer(gossip(Metropolis(), graph=Ring(), over="peers"), objective, clients)
+    told, named = [], len("degrees/emb.weight") + 4 + 8
+    for number, here in enumerate((np.delete(EVERYBODY, 3), EVERYBODY, EVERYBODY, np.delete(EVERYBODY, 5), EVERYBODY)):
+        found = made.exchange.meet(number + 1, here)
+        without = plain.exchange.meet(number + 1, here).traffic.down.sum()
+        assert found.meeting is not None
+        rows, answers = len(found.meeting.cuts[0]), len(found.meeting.pulls)
+        extra = found.traffic.down.sum() - without - named * answers
+        assert extra in (0, 2 * rows)
+        told.append(extra > 0)
+    assert told == [True, True, False, True, False]
 
 
 class Dense(nn.Module):
@@ -165,10 +182,10 @@ def test_a_link_of_segmented_gossip_carries_a_share_of_one_of_plain_gossip() -> 
 @pytest.mark.parametrize("here", [EVERYBODY, np.delete(EVERYBODY, [1, 5]), np.array([4])])
 def test_the_ring_sends_what_its_cost_model_says(here: np.ndarray) -> None:
     objective, clients = world()
-    for over, weights in (("holders", 12 + 1), ("peers", 1)):
+    for over in ("holders", "peers"):  # over peers the rest of a row's weight is what its holders leave
         made = trainer(gossip(AllReduce(), over=over), objective, clients)
         found, count = made.exchange.meet(1, here), len(here)
-        values = sum(p.numel() for p in made.params.values()) + weights
+        values = sum(p.numel() for p in made.params.values()) + 12 + 1
         cost = ring_all_reduce(count, values)
         head = wire.length([("chunk", 1)]) * 2 * (count - 1)
         assert found.traffic.up[here].tolist() == (4 * cost.sent + head).tolist()

@@ -323,6 +323,26 @@ def test_averaging_alone_comes_together_at_the_rate_of_the_spectral_gap() -> Non
         assert np.linalg.norm(found - draw.mean(0)) <= second**number * first + 1e-5
 
 
+@pytest.mark.parametrize("graph", [Ring(), Regular(4)])
+def test_a_fresh_graph_is_another_one_in_every_round_and_that_of_its_seed(graph: fs.gossip.Graph) -> None:
+    objective, clients = world()
+
+    def pairs(number: int, *, seed: int = 0, fresh: bool = True) -> list:
+        made = trainer(gossip(Metropolis(), graph=graph, fresh=fresh), objective, clients, seed=seed)
+        pulls = pulls_of(made.exchange.meet(number, EVERYBODY))
+        return list(zip(pulls.to.tolist(), pulls.of.tolist(), strict=True))
+
+    assert pairs(1) != pairs(2) != pairs(3)
+    assert pairs(2) == pairs(2)
+    assert pairs(2) != pairs(2, seed=1)
+    assert pairs(1, fresh=False) == pairs(2, fresh=False)
+    assert {len(pairs(n)) for n in (1, 2, 3)} == {len(pairs(1, fresh=False))}
+    made = trainer(gossip(Metropolis(), graph=graph, fresh=True), objective, clients)
+    one = [made.exchange.meet(n, EVERYBODY) for n in (2, 3, 2)]
+    assert list(zip(pulls_of(one[2]).to.tolist(), pulls_of(one[2]).of.tolist(), strict=True)) == pairs(2)
+    assert not torch.equal(*(torch.from_numpy(pulls_of(found).of) for found in one[:2]))
+
+
 def test_a_row_that_nobody_nearby_holds_is_counted() -> None:
     objective, clients = world()
     made = trainer(gossip(Metropolis(), graph=Ring()), objective, clients)

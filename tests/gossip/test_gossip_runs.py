@@ -260,6 +260,11 @@ def test_nodes_models_come_back_from_a_directory(tmp_path: Path) -> None:
         (lambda: gossip(RandomPeers(), fresh=True), "complete graph is the same in every round"),
         (lambda: gossip(RandomPeers(), fresh=1, graph=Ring()), "fresh must be True or False"),
         (lambda: gossip(AllReduce(), graph=Ring()), "makes a ring of all nodes itself"),
+        (lambda: Metropolis(segments=3), "unexpected keyword argument 'segments'"),
+        (lambda: AllReduce(segments=3), "unexpected keyword argument 'segments'"),
+        (lambda: gossip(RandomPeers(), parts=fs.Prox(0.1)), "parts must be a tuple of fedsub parts"),
+        (lambda: gossip(RandomPeers(), parts=(3,)), "parts must be a tuple of fedsub parts"),
+        (lambda: gossip(RandomPeers(), parts=(fs.Personal(("a",)), fs.Personal(("b",)))), "Personal 2 times"),
         (lambda: gossip("random"), "mixing of Gossip must be an object like"),
         (lambda: gossip(RandomPeers(), graph="ring"), "graph of Gossip must be an object like"),
         (lambda: gossip(RandomPeers(), availability="random"), "availability of Available must be"),
@@ -276,7 +281,7 @@ def test_nodes_models_come_back_from_a_directory(tmp_path: Path) -> None:
     ],
 )
 def test_refusals(make: Any, message: str) -> None:
-    with pytest.raises((MethodError, ConfigError), match=message):
+    with pytest.raises((MethodError, ConfigError, TypeError), match=message):
         make()
 
 
@@ -288,6 +293,20 @@ def test_graphs_that_do_not_fit_the_data_are_refused_before_training(tmp_path: P
     assert not (tmp_path / "run").exists()
     with pytest.raises(MethodError, match="torus"):
         fs.compare({"D-PSGD": fs.methods.dpsgd(graph="torus")}, objective, clients, rounds=1)
+
+
+def test_what_the_data_does_not_allow_is_refused_before_training() -> None:
+    objective, clients = world()  # 12 rows of 3 values, 3 and 1 dense ones
+    assert fs.run(gossip(RandomPeers(segments=40)), objective, clients, rounds=1, engine="serial").history
+    for mixing in (RandomPeers(segments=41), RandomPeers(segments=10**12)):
+        with pytest.raises(MethodError, match="more than the 40 values that nodes exchange"):
+            fs.run(gossip(mixing), objective, clients, rounds=1, engine="serial")
+    apart = fs.methods.segmented_gossip(solver=STEPS, segments=5, personal="emb.*")
+    with pytest.raises(MethodError, match="more than the 4 values"):
+        fs.run(apart, objective, clients, rounds=1, engine="serial")
+    for made in (gossip(RandomPeers()), gossip(AllReduce()), gossip(Metropolis(), graph=Ring())):
+        with pytest.raises(MethodError, match="at least two clients"):
+            fs.run(made, *world(sizes=(5,)), rounds=1)
 
 
 def test_own_parameters_that_nobody_mentions_are_refused() -> None:

@@ -69,8 +69,22 @@ def test_a_graph_of_ones_own() -> None:
         graph_of(star).check(6)
     with pytest.raises(MethodError, match="names node 7"):
         Given(5, np.array([[0, 7]]))
+    with pytest.raises(MethodError, match="names node -3"):
+        Given(5, np.array([[-3, 4]]))
     with pytest.raises(MethodError, match="whole numbers"):
         Given(5, np.array([0.5, 1.0]))
+    with pytest.raises(MethodError, match="pairs of nodes"):
+        Given(5, [[0, 1], [2]])  # type: ignore[arg-type]
+    assert len(Given(5, []).links(5, 0).ends) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("degree", "nodes"), [(98, 100), (90, 100), (50, 100), (99, 100)])
+def test_dense_regular_graphs_are_found_at_once(degree: int, nodes: int) -> None:
+    """By pairing ends at random they would not be found in any time."""
+    found = whole(Regular(degree).links(nodes, 1))
+    assert (found == found.T).all()
+    assert not found.diagonal().any()
+    assert (found.sum(0) == degree).all()
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,8 @@ def _choose(experiment: Experiment, out: Path, directory: Path) -> Found:
 def _kept(method: Algorithm) -> Personal | None:
     """What a method says of clients' own parameters, of which new clients get fresh ones."""
     from fedsub.method.parts import Personal
-    from fedsub.method.slots import Method
 
-    keeper = method.keeper if isinstance(method, Method) else None
+    keeper = getattr(method, "keeper", None)  # of a composition of slots, and of nodes without a server
     return keeper if isinstance(keeper, Personal) and keeper.names else None
 
 

@@ -58,8 +58,12 @@ class Exchange:
         self._graph: tuple[int, Links] | None = None
         self._all: Meeting | None = None  # of all edges of a graph that stays
         stays = not gossip.fresh and not isinstance(gossip.graph, Complete)
-        edges = len(self.links(0).ends) if stays else 0
-        self.state: Tree = {"met": torch.zeros(edges, dtype=torch.bool)} if stays else {}
+        self.state: Tree = {}
+        if stays:  # by edge and segment: a question names the rows of its own segment alone
+            asked = len(self.links(0).ends), self.network.segments.count
+            self.state["met"] = torch.zeros(asked, dtype=torch.bool)
+        if stays and by_row:
+            self.state["told"] = torch.zeros(1, dtype=torch.bool)  # the degrees of rows with all neighbours there
 
     # Who meets whom
 
@@ -78,8 +82,7 @@ class Exchange:
         here[nodes] = True
         complete = isinstance(self.gossip.graph, Complete)
         if self.ring:
-            weights = self.gossip.over == "holders"
-            return self._outcome(here, None, self.letters.of_ring(here, self.params, weights=weights))
+            return self._outcome(here, None, self.letters.of_ring(here, self.params))
         if complete and (self.peers is None or self.peers >= len(nodes) - 1):
             return self._outcome(here, None, self.letters.of_all(here))
         if complete:
@@ -93,8 +96,9 @@ class Exchange:
         else:
             pulls = drawn(nodes, links, self.peers, self.network.segments.count, seed=self.seed, round=number)
             meeting = self.network.meet(pulls)
-        known, steady = self._known(meeting.pulls, number)
-        return self._outcome(here, meeting, self.letters.of(meeting, known, degrees=~known if steady else None))
+        known, told = self._known(meeting.pulls, number)
+        degrees = np.zeros(len(known), bool) if told else None
+        return self._outcome(here, meeting, self.letters.of(meeting, known, degrees))
 
     def _of_edges(self, links: Links, edges: np.ndarray) -> Meeting:
         """What neighbours share who are there; of a graph that stays it is found out once."""
@@ -105,15 +109,21 @@ class Exchange:
         return self._all if len(edges) == len(self._all.pulls) else self._all.take(edges)
 
     def _known(self, pulls: Pulls, number: int) -> tuple[np.ndarray, bool]:
-        """(which pulls are between nodes that have met before, whether degrees of rows stay what they were)."""
+        """(which pulls ask for what was asked for before, whether all nodes have been told of these degrees of rows).
+
+        Degrees are those of a round: where neighbours are away or lost they are others, and are told in that round.
+        """
         if "met" not in self.state:
             return np.zeros(len(pulls), bool), False
         links, met = self.links(number), self.state["met"].numpy()
         edge = _edge_of(links, pulls)
-        known = met[edge].copy()
-        met[edge] = True
-        gossip = self.gossip
-        return known, gossip.availability is None and len(pulls) == len(links.ends)
+        known = met[edge, pulls.segment].copy()
+        met[edge, pulls.segment] = True
+        if "told" not in self.state or len(pulls) < len(links.ends):
+            return known, False
+        told = bool(self.state["told"])
+        self.state["told"].fill_(True)
+        return known, told
 
     def _outcome(self, here: np.ndarray, meeting: Meeting | None, traffic: Traffic) -> Outcome:
         rows, nodes = self._alone(here, meeting)

@@ -122,7 +122,11 @@ class Regular(Graph):
             )
 
     def edges(self, nodes: int, seed: int) -> np.ndarray:
-        return _edges(_networkx().random_regular_graph(self.degree, nodes, seed=seed))
+        networkx = _networkx()
+        if 2 * self.degree < nodes:
+            return _edges(networkx.random_regular_graph(self.degree, nodes, seed=seed))
+        # Pairing ends at random until none are left over takes for ever in a dense graph; its gaps are a sparse one.
+        return _edges(networkx.complement(networkx.random_regular_graph(nodes - 1 - self.degree, nodes, seed=seed)))
 
 
 @dataclass(frozen=True)
@@ -154,12 +158,18 @@ class Given(Graph):
     pairs: np.ndarray
 
     def __post_init__(self) -> None:
-        pairs = np.array(self.pairs)
+        try:
+            pairs = np.array(self.pairs)
+        except ValueError as err:
+            raise MethodError(f"The edges of a graph are pairs of nodes, [E, 2]: {err}") from err
+        if not pairs.size:
+            pairs = np.zeros((0, 2), np.int64)
         check_whole("nodes of a graph", self.nodes, 1)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
             raise MethodError(f"The edges of a graph are whole numbers [E, 2], got {pairs.dtype} {list(pairs.shape)}.")
         if len(pairs) and (pairs.min() < 0 or pairs.max() >= self.nodes):
-            raise MethodError(f"An edge names node {pairs.max()}; nodes are numbered from 0 to {self.nodes - 1:,}.")
+            wrong = int(pairs.min()) if pairs.min() < 0 else int(pairs.max())
+            raise MethodError(f"An edge names node {wrong}; nodes are numbered from 0 to {self.nodes - 1:,}.")
         pairs.flags.writeable = False
         object.__setattr__(self, "pairs", pairs)
 

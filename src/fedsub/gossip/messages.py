@@ -4,8 +4,9 @@
     answer   a bit for each of them, whether the asked node holds it too, and the values of those; its weight or degree
     chunk    a piece of the sum that goes round in an all-reduce
 
-On a graph that stays the same two neighbours tell each other their rows when they first meet, and never again; bits are
-not needed then, and with Metropolis weights nobody has to be asked.
+On a graph that stays a node names its rows of a segment when it first asks a neighbour for that segment, and never
+again; bits are not needed then, and with Metropolis weights nobody has to be asked. Degrees of rows are told again in
+rounds in which a neighbour is missing.
 """
 
 from __future__ import annotations
@@ -155,15 +156,15 @@ class Letters:
         sent = others * question + values + (frame.sum() - frame) * here
         return Traffic(received, sent, count * others)
 
-    def of_ring(self, here: np.ndarray, params: Tree, *, weights: bool) -> Traffic:
+    def of_ring(self, here: np.ndarray, params: Tree) -> Traffic:
         """The bytes of an all-reduce around the ring of the nodes that are ``here``.
 
-        ``weights``: a row's weight goes round with its values, for a mean over those who hold it; that of all always.
+        The weight of a row's holders goes round with its values, and that of all nodes: over peers the rest of it stays
+        with what a node began the round with.
         """
         nodes = np.flatnonzero(here)
         count, size = len(nodes), max((params[n].element_size() for n in self.network.names), default=4)
-        values = self.network.segments.values + 1
-        values += sum(space.size for space in self._spaces()) if weights else 0
+        values = self.network.segments.values + 1 + sum(space.size for space in self._spaces())
         down, up = np.zeros(self.network.nodes, np.int64), np.zeros(self.network.nodes, np.int64)
         if count < 2:
             return Traffic(down, up, 0)

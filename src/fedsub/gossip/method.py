@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from fedsub.method.parts import Personal
 from fedsub.method.sampling import Available, Everyone
 from fedsub.method.sampling.availability import Availability
 from fedsub.method.servers import Add
-from fedsub.method.slots import Local, Method, check_slot
+from fedsub.method.slots import Local, Method, check_parts, check_slot
 from fedsub.method.training import Algorithm, Options, Prepared
 from fedsub.objective.problem import Problem
 from fedsub.round.prepare import check_own, fit
@@ -33,7 +33,7 @@ OVER, EVALUATED, WEIGHTINGS = ("holders", "peers"), ("nodes", "mean"), ("samples
 class Mixing:
     """With whom a node averages, and how."""
 
-    segments: int = 1
+    segments: ClassVar[int] = 1  # into which the model is cut
 
     def weights(self, sizes: np.ndarray) -> np.ndarray | None:
         """a_i of nodes with so many samples, float64; None: Metropolis weights."""
@@ -53,6 +53,7 @@ class RandomPeers(Mixing):
     """
 
     peers: int = 1
+    segments: int = 1  # pyright: ignore[reportIncompatibleVariableOverride]
     weighting: str = "samples"
 
     def __post_init__(self) -> None:
@@ -133,21 +134,24 @@ class Gossip(Algorithm):
         if self.pooled:
             raise MethodError("Gossip is between nodes with data of their own; leave pooled out.")
         self.mixing.check(self.graph)
+        check_parts(self.parts)
         without_server(self.parts, self.name)
+        if len(keepers := [part for part in self.parts if isinstance(part, Personal)]) > 1:
+            raise MethodError(f"parts holds Personal {len(keepers)} times; name all parameters in one.")
         self.method()
 
     @property
-    def personal(self) -> Personal | None:
+    def keeper(self) -> Personal | None:
         """What says which parameters are never exchanged."""
         return next((part for part in self.parts if isinstance(part, Personal)), None)
 
     def private(self, names: Collection[str]) -> tuple[str, ...]:
         """The parameters that are never exchanged."""
-        return self.personal.private(names) if self.personal is not None else ()
+        return self.keeper.private(names) if self.keeper is not None else ()
 
     def method(self, names: Collection[str] = ()) -> Method:
         """The local work of a round, as a composition of slots in which nothing goes to a server."""
-        everyone, own = Everyone(), OwnModel(self.personal, self.private(names) if names else ())
+        everyone, own = Everyone(), OwnModel(self.keeper, self.private(names) if names else ())
         return Method(
             local=self.local,
             parts=(*(part for part in self.parts if not isinstance(part, Personal)), own),
@@ -158,9 +162,19 @@ class Gossip(Algorithm):
         )
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
-        check_own(self.name, self.personal, problem)
-        self.graph.check(len(problem.clients))
+        check_own(self.name, self.keeper, problem)
+        self.check_population(problem.clients.sizes)
+        self._check_segments(problem, params)
         return fit(self.method(problem.names), problem, params, options, partial(GossipTrainer, self))
+
+    def _check_segments(self, problem: Problem, params: Tree) -> None:
+        apart = self.private(problem.names)
+        values = sum(params[name].numel() for name in problem.names if name not in apart)
+        if 0 < values < self.mixing.segments:
+            raise MethodError(
+                f"segments={self.mixing.segments:,} of {self.name} is more than the {values:,} values that nodes "
+                "exchange: some would be empty, and each is asked for all the same. Give fewer; 4 is usual."
+            )
 
     def check_population(self, sizes: np.ndarray) -> None:
         if len(sizes) < 2:

@@ -156,6 +156,12 @@ def check_slot(slot: str, value: Any, of: str) -> None:
         raise MethodError(f"{slot} of {of} must be like {example}; {value!r} {why}.")
 
 
+def check_parts(parts: Any) -> None:
+    """Refuse what is no tuple of parts."""
+    if not isinstance(parts, tuple) or not all(isinstance(p, Part) for p in parts):
+        raise MethodError(f"parts must be a tuple of fedsub parts, got {parts!r}; one part needs a comma: (Prox(),).")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(Algorithm):
     """A composition of slots. Named methods (`fedsub.methods`) are functions that return one."""
@@ -173,10 +179,7 @@ class Method(Algorithm):
             check_slot(slot, getattr(self, slot), "a Method")
         if not isinstance(self.name, str) or not isinstance(self.pooled, bool):
             raise MethodError(f"A Method has name=text and pooled=True or False, got {self.name!r}, {self.pooled!r}.")
-        if not isinstance(self.parts, tuple) or not all(isinstance(p, Part) for p in self.parts):
-            raise MethodError(
-                f"parts must be a tuple of fedsub parts, got {self.parts!r}; one part needs a comma: (Prox(),)."
-            )
+        check_parts(self.parts)
         self._check_parts()
 
     def _check_parts(self) -> None:

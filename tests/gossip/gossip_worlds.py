@@ -30,6 +30,31 @@ class Wide(nn.Module):
         return self.out(self.emb(batch["ids"])).squeeze(-1)
 
 
+class Several(nn.Module):
+    """Two tables of one space, of different widths, a table of another space, and a dense layer."""
+
+    def __init__(self, items: int, slots: int):
+        super().__init__()
+        self.wide, self.narrow, self.slot = nn.Embedding(items, 3), nn.Embedding(items, 1), nn.Embedding(slots, 2)
+        self.out = nn.Linear(5, 1)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        joined = torch.cat([self.wide(batch["item"]), self.slot(batch["slot"])], 1)
+        return (self.out(joined) + self.narrow(batch["item"])).squeeze(-1)
+
+
+def several() -> tuple[fs.Objective, fs.Clients]:
+    draw, n = np.random.default_rng(0), sum(SIZES)
+    arrays = {"item": draw.integers(0, 15, n), "slot": draw.integers(0, 4, n), "label": draw.integers(0, 2, n)}
+    ids = {"item": ["item"], "slot": ["slot"]}
+    offsets = np.concatenate([[0], np.cumsum(SIZES)])
+    clients = fs.Clients.from_arrays(arrays, offsets=offsets, ids=ids, label="label", sizes={"item": 15, "slot": 4})
+    torch.manual_seed(0)
+    module = Several(clients.size("item"), clients.size("slot"))
+    tables = {"wide.weight": "item", "narrow.weight": "item", "slot.weight": "slot"}
+    return fs.Objective(module, fs.losses.binary("label"), tables), clients
+
+
 def world(dim: int = 3, *, sizes=SIZES, items: int = 12, seed: int = 0) -> tuple[fs.Objective, fs.Clients]:
     clients = item_data(sizes, items=items, seed=seed)
     torch.manual_seed(seed)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gossip_worlds import STEPS, gossip, mix, models, pulls_of, put, scatter, trainer, world
+from gossip_worlds import STEPS, gossip, mix, models, pulls_of, put, scatter, several, trainer, world
 
 import fedsub as fs
 from fedsub.gossip import AllReduce, Complete, Metropolis, RandomPeers, Regular, Ring
@@ -133,10 +134,12 @@ def metropolis_by_hand(before: list, after: list, links: dict, over: str) -> lis
 
 
 @pytest.mark.parametrize("over", ["holders", "peers"])
-@pytest.mark.parametrize("segments", [1, 2, 7, 19, 40])
-def test_a_mixing_is_what_numpy_makes_of_it(segments: int, over: str) -> None:
-    """Rows across borders (3 columns in 40 values), segments within a row, and dense parameters."""
-    objective, clients = world()
+@pytest.mark.parametrize(
+    ("made_of", "segments"), [*((world, s) for s in (1, 2, 7, 19, 40)), *((several, s) for s in (1, 4, 17))]
+)
+def test_a_mixing_is_what_numpy_makes_of_it(made_of: Any, segments: int, over: str) -> None:
+    """Rows across borders (3 columns in 40 values), segments within a row, dense parameters, and several tables."""
+    objective, clients = made_of()
     made = trainer(gossip(RandomPeers(peers=3, segments=segments), over=over), objective, clients)
     scatter(made, 1)
     before, stood = models(made), made.exchange.before()
@@ -162,8 +165,9 @@ def same(found: list, expected: list, tolerance: float = 2e-6) -> None:
 
 
 @pytest.mark.parametrize("over", ["holders", "peers"])
-def test_d_psgd_is_what_numpy_makes_of_it(over: str) -> None:
-    objective, clients = world()
+@pytest.mark.parametrize("made_of", [world, several])
+def test_d_psgd_is_what_numpy_makes_of_it(made_of: Any, over: str) -> None:
+    objective, clients = made_of()
     made = trainer(gossip(Metropolis(), graph=Ring(), over=over), objective, clients)
     scatter(made, 1)
     before, stood = models(made), made.exchange.before()
@@ -352,6 +356,10 @@ def test_a_row_that_nobody_nearby_holds_is_counted() -> None:
     assert found.measured["gossip_alone"] == sum(bool(rows) for rows in alone)
     everyone = trainer(gossip(AllReduce()), objective, clients).exchange.meet(1, EVERYBODY)
     assert everyone.measured["gossip_alone_rows"] == int((fs.heat.row_heat(clients.spaces["ids"]) == 1).sum())
+    here = np.array([0, 2, 3, 4])  # rows of those who are away are not asked for
+    some = trainer(gossip(AllReduce()), objective, clients).exchange.meet(1, here)
+    rows = np.concatenate([clients.spaces["ids"].rows_of(k) for k in here])
+    assert some.measured["gossip_alone_rows"] == (np.bincount(rows) == 1).sum() > 0
 
 
 def test_measured_distance_is_that_of_the_models() -> None:
@@ -364,6 +372,11 @@ def test_measured_distance_is_that_of_the_models() -> None:
     np.testing.assert_allclose(
         mean["out.weight"], sum(w * m["out.weight"] for w, m in zip(weights, found, strict=True)), atol=1e-6
     )
+    rows = np.array([m["emb.weight"] for m in found])
+    share = np.where(np.isnan(rows), 0.0, clients.sizes[:, None, None])
+    by_holders = np.nansum(share * rows, 0) / np.maximum(share.sum(0), 1)
+    held = share.sum(0) > 0
+    np.testing.assert_allclose(mean["emb.weight"].double().numpy()[held], by_holders[held], atol=1e-6)
     apart = [sum(np.nansum((m[n] - mean[n].double().numpy()) ** 2) for n in mean) for m in found]
     measured = made.measures({})
     assert measured["gossip.consensus"] == pytest.approx(np.sqrt(np.mean(apart)), rel=1e-6)

@@ -233,6 +233,26 @@ def test_the_mean_of_all_models_or_every_nodes_own_is_evaluated() -> None:
     assert own.history[0]["gossip.consensus"] == 0
 
 
+@pytest.mark.parametrize("evaluated", ["nodes", "mean"])
+def test_what_is_evaluated_is_the_mean_of_that_round(evaluated: str) -> None:
+    """Whenever rounds are evaluated, the model that a run ends with is the mean of its nodes' last models."""
+    objective, clients = world()
+    made = fs.methods.gossip(solver=STEPS, evaluated=evaluated)
+    often, seldom, short = (
+        fs.run(made, objective, clients, rounds=n, seed=1, engine="serial", evaluate=fs.Evaluate(every=every))
+        for n, every in ((4, 1), (4, 4), (3, 3))
+    )
+    assert equal(often.params, seldom.params)
+    assert not equal(often.params, short.params)
+    for name in ("train.ce", "gossip.consensus"):
+        assert often.history[-1][name] == seldom.history[-1][name]
+        assert often.history[3][name] == short.history[-1][name]
+    if evaluated == "nodes":
+        weights = torch.from_numpy(clients.sizes / clients.sizes.sum())
+        mean = torch.einsum("n,nij->ij", weights, stored(often)["ownmodel.own/out.weight"].double())
+        torch.testing.assert_close(often.params["out.weight"].double(), mean, atol=1e-6, rtol=1e-6)
+
+
 def test_nodes_models_come_back_from_a_directory(tmp_path: Path) -> None:
     objective, clients = world()
     made = fs.methods.dpsgd(solver=STEPS)

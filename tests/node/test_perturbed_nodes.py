@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,3 +168,63 @@ def test_what_a_node_refuses(tmp_path: Path) -> None:
     node.sums.round = 0
     with pytest.raises(WireError, match="of another kind"):
         node.answer(wire.write(counts[0]))
+
+
+def told(channel: Channel, kind: int) -> wire.Envelope:
+    """The last letter of a kind that a node got."""
+    letters = [wire.read(d) for d in channel.crossed[::2] if d[:4] != sums.MAGIC]
+    return [letter for letter in letters if letter.kind == kind][-1]
+
+
+def test_no_refusal_tells_how_many_samples_are_left(tmp_path: Path) -> None:
+    """A server that claims a smaller largest weight is refused by what a node weighs with all its samples: it knows
+    that, and learns nothing of the number that is left."""
+    found, channels = served(tmp_path, method)
+    fewer = 0
+    for client in found.reports[-1].clients.tolist():
+        node, union = channels[client].node, told(channels[client], wire.UNION)
+        assert node.sums.trained is not None
+        left = node.sums.trained[1].numbers["weight"]
+        fewer += left < node.samples - 1
+        for claimed in {left, (left + node.samples) // 2, node.samples - 1} - {node.samples}:
+            node.sums.trained = None
+            lie = {**union.tensors, "heaviest": torch.tensor(float(claimed))}
+            with pytest.raises(WireError, match=f"this node has {node.samples}"):
+                node.answer(wire.write(replace(union, tensors=lie)))
+        true = {**union.tensors, "heaviest": torch.tensor(float(node.samples))}
+        assert not wire.read(node.answer(wire.write(replace(union, tensors=true)))).tensors
+    assert fewer > 0
+
+
+def test_what_goes_up_is_as_long_whatever_of_the_named_rows_is_held(tmp_path: Path) -> None:
+    """Preset 5: all name the union, and some hold nearly nothing of it; also who has no samples left."""
+    lengths: set[tuple[int, ...]] = set()
+    everybody: dict[str, Any] = COMMON | {"clients_per_round": 8}
+
+    def whole() -> fs.Method:
+        return fs.methods.fedsubavg(secure=fs.SecureSum(0.5, rows="perturbed:5"), **everybody)
+
+    _, channels = served(tmp_path / "5", whole)
+    for channel in channels.values():
+        lengths.add(tuple(len(up) for up in channel.crossed[1::2]))
+    assert len({len(channel.node.held["item"]) for channel in channels.values()}) > 1
+    assert len(lengths) == 1
+
+
+def test_a_node_keeps_its_own_budget_for_the_names_in_every_table(tmp_path: Path) -> None:
+    """Two tables of three rows cost 6 ε∞; where that is all there is, no noised update goes out."""
+    once = 6 * np.log(15)
+
+    def most(epsilon: float) -> int:
+        parts = (
+            fs.LocalDP(0.5, noise=2.0, epsilon=epsilon),
+            fs.SecureSum(9.0, rows=PermanentResponse(preset=2, rows=3)),
+        )
+        m = fs.Method(
+            local=fs.SGD(lr=0.3), parts=parts, average=fs.OverClients(), server=fs.Add(), sampler=fs.Uniform(5)
+        )
+        [at, *_] = hand_out(data(), tmp_path / f"data{epsilon}").values()
+        return Node(at, objective, m, 0, tmp_path / f"{epsilon}").noise.most
+
+    assert most(once + 0.01) == 0
+    assert most(once + 20) > 0

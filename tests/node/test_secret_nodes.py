@@ -176,6 +176,29 @@ def test_a_client_that_counts_itself_wrongly_costs_a_round_and_not_the_run(
     assert "counted themselves" in " ".join(done.reports[1].notes)
 
 
+@pytest.mark.parametrize("rows", ["union", "perturbed:3"])
+def test_nodes_that_stay_up_play_another_run(rows: str, tmp_path: Path) -> None:
+    """Its rounds begin at 1 again. Rows that are perturbed are named as they were, so that it tells nothing new."""
+
+    def method() -> fs.Method:
+        return fs.methods.fedsubavg(heat="secure", secure=fs.SecureSum(0.5, rows=rows), **COMMON)
+
+    nodes = {
+        n: Node(at, objective, method(), n, tmp_path / f"m{n}") for n, at in hand_out(data(), tmp_path / "d").items()
+    }
+    params = {n: p.detach().clone() for n, p in objective(SIZES).module.named_parameters()}
+    found, names = [], []
+    for run in (1, 2):
+        channels = {n: Channel(node) for n, node in nodes.items()}
+        found.append(serve(method(), params, population(), channels, rounds=ROUNDS, seed=SEED, run=run))
+        ups = [(n, wire.read(up)) for n, c in channels.items() for up in c.crossed[1::2] if up[:4] != sums.MAGIC]
+        names.append([(n, up.round, str(up.tensors)) for n, up in ups if up.kind == wire.NAME_ROWS])
+    assert [len(report.lost) for one in found for report in one.reports] == [0] * 2 * ROUNDS
+    assert all(torch.equal(found[1].params[name], value) for name, value in found[0].params.items())
+    assert names[0] == names[1]
+    assert bool(names[0]) == (rows != "union")
+
+
 def test_what_a_node_refuses(tmp_path: Path) -> None:
     """Rows in the clear, a second count of a round, a union without its rows, and what comes out of turn."""
     found, channels = served(tmp_path, METHODS["fedsubavg"])

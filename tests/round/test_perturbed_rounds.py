@@ -255,6 +255,31 @@ def test_a_row_that_the_union_misses_is_nobodys(monkeypatch: pytest.MonkeyPatch)
     assert equal(found[0], found[1])
 
 
+def test_a_row_of_one_holder_moves_when_it_named_it_and_never_else() -> None:
+    """What the page says of exact sums: over rounds, names and sums together leave one client."""
+    draw = np.random.default_rng(0)
+    rows = np.concatenate([1 + draw.permutation(8)[:5] for _ in range(8)])[:, None]
+    rows[0] = 0
+    data = fs.Clients.from_arrays(
+        {"ids": rows, "label": draw.integers(0, 2, 40)}, offsets=np.arange(0, 41, 5), ids=["ids"], label="label",
+        sizes={"ids": 9},
+    )  # fmt: skip
+    m = method(sampler=fs.Everyone(), average=fs.OverClients(), **FINE)
+    trainer = trainer_for(m, bag(data, dim=2), data, "serial", seed=3)
+    left, moves = np.ones(8, bool), []
+    for number in range(1, 61):
+        before = trainer.params["emb.weight"][0].clone()
+        trainer.round(number)
+        asked = trainer.transport._named["ids"]  # type: ignore[union-attr]
+        named = np.array([0 in asked.take(np.array([k])).rows for k in range(8)])
+        moves.append(not torch.equal(trainer.params["emb.weight"][0], before))
+        assert moves[-1] == (named[0] and named.sum() >= 2)
+        if named.sum() >= 2:
+            left &= named == moves[-1]
+    assert 0 < sum(moves) < 60
+    assert left.tolist() == [True] + [False] * 7
+
+
 def test_a_round_in_which_nothing_is_left_changes_nothing() -> None:
     never = PermanentResponse(p1=1e-6, p2=0.0, p3=1.0, p4=0.0)
     result = train(method(rows=never), rounds=2)

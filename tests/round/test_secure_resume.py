@@ -22,7 +22,7 @@ folder = Path(sys.argv[1])
 DATA = item_data((3, 7, 4, 9, 2, 5), items=20, width=3)
 
 
-def train(name, kill_at):
+def train(name, rows, kill_at):
     log = open(folder / f"{name}-masks", "a", buffering=1)
     add, written = party.add_masks, party.SecureClient._write
 
@@ -40,29 +40,33 @@ def train(name, kill_at):
 
     party.add_masks, party.SecureClient._write = watched, message
     fs.run(
-        fs.methods.fedsubavg(clients_per_round=4, lr=0.3, local_steps=2, secure="union:0.5,simulate=false"),
+        fs.methods.fedsubavg(
+            clients_per_round=4, lr=0.3, local_steps=2, secure=fs.SecureSum(0.5, rows=rows, simulate=False)
+        ),
         bag(DATA, dim=2), DATA, rounds=5, seed=1, engine="serial", out=folder / name, resume=(folder / name).exists(),
         checkpoint_every=2,
     )
 
 
-def forked(name, kill_at=None):
+def forked(name, rows, kill_at=None):
     child = os.fork()
     if not child:
         try:
-            train(name, kill_at)
+            train(name, rows, kill_at)
         finally:
             os._exit(sys.exc_info()[0] is not None)
     return os.waitpid(child, 0)[1]
 
 
-assert forked("whole") == 0
-cohort = json.loads((folder / "whole" / "traffic.jsonl").read_text().splitlines()[3])["clients"]
-for stage in (5, 7):  # masked values are sent; survivors are vouched for
-    name = f"killed{stage}"
-    assert forked(name, (4, stage, cohort[2])) == signal.SIGKILL
-    print(name, len((folder / f"{name}-masks").read_text().split()))
-    assert forked(name) == 0
+for rows, stages in {"union": (5, 7), "perturbed:2": (5,)}.items():  # masked values are sent; survivors vouched for
+    whole = rows.partition(":")[0]
+    assert forked(whole, rows) == 0
+    cohort = json.loads((folder / whole / "traffic.jsonl").read_text().splitlines()[3])["clients"]
+    for stage in stages:
+        name = f"{whole}-killed{stage}"
+        assert forked(name, rows, (4, stage, cohort[2])) == signal.SIGKILL
+        print(name, len((folder / f"{name}-masks").read_text().split()))
+        assert forked(name, rows) == 0
 """
 
 
@@ -76,9 +80,9 @@ def test_a_round_that_is_played_again_has_fresh_keys_and_the_same_result(tmp_pat
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     before = dict(line.split() for line in done.stdout.splitlines())
-    whole = tmp_path / "whole"
-    for name in ("killed5", "killed7"):
-        again = tmp_path / name
+    assert sorted(before) == ["perturbed-killed5", "union-killed5", "union-killed7"]
+    for name in before:
+        again, whole = tmp_path / name, tmp_path / name.partition("-")[0]
         assert (again / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
         assert (again / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
         keys = (tmp_path / f"{name}-masks").read_text().split()
@@ -87,4 +91,4 @@ def test_a_round_that_is_played_again_has_fresh_keys_and_the_same_result(tmp_pat
         # A pair's mask is added by one and taken off by the other of the same session; nothing is ever used again.
         assert max(Counter(keys).values()) == 2
         assert not set(keys[: int(before[name])]) & set(keys[int(before[name]) :])
-        assert not set(keys) & set((tmp_path / "whole-masks").read_text().split())
+        assert not set(keys) & set((tmp_path / f"{whole.name}-masks").read_text().split())

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -35,34 +36,39 @@ from fedsub.round.server import ServerHalf
 from fedsub.study.report.words import size
 from fedsub.trees import Tree
 
-LEAST_FREE = 2_000_000_000
 FAB_LIMIT = 10 * 1024 * 1024  # Flower's, of what an app may weigh
 LEAST_FREE = 2_000_000_000
 SHIPPED = {".py", ".toml", ".md", ".yaml", ".json", ".jsonl"}
 
 
 @contextmanager
-def importing(folder: Path) -> Iterator[None]:
-    """The app's own modules can be imported, and those of another app of the same name are not taken for them."""
-    sys.path.insert(0, str(folder))
+def importing(site: Site) -> Iterator[None]:
+    """The app's own modules can be imported; those of another app of the same name are not taken for them, and none
+    of them stays."""
+    others = _taken_out(site.package)
+    sys.path.insert(0, str(site.folder))
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        sys.path.remove(str(site.folder))
+        _taken_out(site.package)
+        sys.modules.update(others)
+
+
+def _taken_out(package: str) -> dict[str, ModuleType]:
+    named = [name for name in sys.modules if name.partition(".")[0] == package]
+    return {name: sys.modules.pop(name) for name in named}
 
 
 def load_task(site: Site) -> Task:
     """The `Task` of the app: the object `task` of its server app's module."""
     named = site.app["components"]["serverapp"].partition(":")[0]
-    with importing(site.folder):
-        for known in [name for name in sys.modules if name.partition(".")[0] == site.package]:
-            del sys.modules[known]
-        try:
-            module = importlib.import_module(named)
-        except FedsubError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"{named} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        module = importlib.import_module(named)
+    except FedsubError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{named} cannot be imported: {type(error).__name__}: {error}") from error
     found = getattr(module, "task", None)
     if not isinstance(found, Task):
         raise ConfigError(f"{named} has no `task`, a fedsub.flower.Task; import the one that its app is made of.")
@@ -71,6 +77,11 @@ def load_task(site: Site) -> Task:
 
 def app_is_whole(site: Site) -> Iterator[Finding]:
     """The server's half at full size without data, then the half of every node that is here."""
+    with importing(site):
+        yield from _whole(site)
+
+
+def _whole(site: Site) -> Iterator[Finding]:
     yield from _weight(site)
     task, config = load_task(site), site.config
     settings = Settings.read(config)

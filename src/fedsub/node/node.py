@@ -134,6 +134,8 @@ class Node:
         trial = ClientHalf(self.problem, self.plays, Plan(()), seed, reports, at)
         batches = trial.draw(Cohort.of(np.array([self.number])), 0)
         plan, _ = inspect(self.problem, self.params, 0, batches)
+        if self.letters is not None and self.letters.run != message.run:  # rounds are counted from 1 again
+            self.sum, self.sums = None, SecretSums(self)
         self.letters = None  # until all is on disk: a node that could not write has not joined
         if self.store is not None:  # of another run, or as it was before the server asked anew
             self.memory = self._forgotten()

@@ -124,7 +124,7 @@ class SecretSums:
         assert letters is not None
         assert self.counted is not None
         assert self.secure is not None
-        heaviest, left = float(message.tensors["heaviest"]), None
+        heaviest, left = self._heaviest(message), None
         if self.secure.perturbs is None:
             rows = self._told(message)
             for space, union in rows.items():
@@ -153,14 +153,21 @@ class SecretSums:
         if uplink.refused[0]:
             return letters.write_up(uplink, message.round)
         weight = uplink.sums["weight"]
-        if not weight[0] <= heaviest < 2**53:
-            raise WireError(f"The largest weight came as {heaviest:g}, and this node has {weight[0]:g}; refused.")
         heavy, seed, needs_held = np.append(weight, heaviest), node.half.seed, node.method.average.needs_held
         ranges = Ranges.of(self.secure, letters.schema, node.params, heavy, seed, needs_held=needs_held)
         own = {space: down.counts[space] for space in rows}
         [(_, given)] = ranges.split(uplink, own, message.round, None if left is None else left.held)
         self.trained = ranges, given
         return wire.write(wire.Envelope(wire.UNION, message.round, node.number, run=letters.run))
+
+    def _heaviest(self, message: wire.Envelope) -> float:
+        """The largest weight of all clients. It is held against what this node weighs with all its samples, which the
+        server knows: were it against those that are left, a refusal would tell how many that are."""
+        told, own = message.tensors.get("heaviest"), self.node.method.average.weight(np.array([self.node.samples]))[0]
+        if told is None or told.shape != () or not own <= float(told) < 2**53:
+            came = "nothing" if told is None or told.shape != () else f"{float(told):g}"
+            raise WireError(f"The largest weight came as {came}, and this node has {own:g}; refused.")
+        return float(told)
 
     def _own(self, down: Downlink, unions: dict[str, Array]) -> Downlink:
         """This node's part of what everybody is sent."""

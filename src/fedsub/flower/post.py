@@ -21,13 +21,14 @@ from flwr.serverapp import Grid
 
 from fedsub.errors import ConfigError, WireError
 from fedsub.flower import parcel
-from fedsub.node.post import Letter
+from fedsub.node.post import WORDS, Letter, plain
 from fedsub.round import wire
 
 log = logging.getLogger("fedsub")
 
 AT_ONCE = 32 << 20  # bytes of messages that are handed to the SuperLink together
 LOOK = 2.0  # seconds between two looks at who is there
+AGAIN = 5.0  # seconds until a node whose hello could not be used is asked for another one
 NOBODY = -2  # a node that is registered, and not among those that names lists
 SENDINGS = 4  # how often a letter is sent within an exchange
 _RAISED, _GONE = 2, 5  # Flower's error codes: the app raised, the node is not there
@@ -69,6 +70,8 @@ class GridPost:
         self.places: dict[int, Place] = {}  # of every client that is known
         self._greeted: dict[int, tuple[int, str]] = {}  # client or, of nodes without a name, -1 - node -> who was asked
         self._hellos: dict[str, tuple[int, int]] = {}  # message -> (client or -1, node)
+        self._later: dict[int, float] = {}  # whose hello could not be used, and when it is asked for again
+        self._doubles: set[int] = set()  # nodes that are registered as a client that another one is
         self._gone: set[int] = set()
         self._counts: dict[str, int] = {}
         self._looked = 0.0
@@ -84,8 +87,14 @@ class GridPost:
             if client == NOBODY:
                 continue
             known, now = -1 - node.node_id if client is None else client, (node.node_id, str(node.last_activated_at))
+            if (until := self._later.get(known)) is not None and time.monotonic() > until:
+                del self._later[known]
+                self._greeted.pop(known, None)
             if node.status in ("online", "") and self._greeted.get(known) != now:
+                if client is not None and self._taken(client, node, nodes):
+                    continue
                 self._greeted[known] = now
+                self._later.pop(known, None)
                 message = self._message(parcel.HELLO, b"", node.node_id, self.deadline)
                 for sent in self._push([message]):
                     self._hellos[sent] = -1 if client is None else client, node.node_id
@@ -94,6 +103,7 @@ class GridPost:
             client, node = self._hellos.pop(reply.metadata.reply_to_message_id)
             data = self._opened(reply, client)
             if data is None:
+                self._later[-1 - node if client < 0 else client] = time.monotonic() + AGAIN
                 continue
             if client < 0:
                 client = self._number(data, node)
@@ -115,6 +125,16 @@ class GridPost:
             self._count("refused", f"node {node} says that it is client {client}, which is another one")
             return -1
         return client
+
+    def _taken(self, client: int, node: Any, nodes: list[Any]) -> bool:
+        """Whether another node that is there is registered as the same client: the first one keeps it."""
+        first = self._greeted.get(client, (node.node_id, ""))[0]
+        if first == node.node_id or all(n.node_id != first or n.status not in ("online", "") for n in nodes):
+            return False
+        if node.node_id not in self._doubles:
+            self._doubles.add(node.node_id)
+            self._count("refused", f"node {node.node_id} is registered as client {client}, which is another one")
+        return True
 
     def gone(self) -> set[int]:
         return set(self._gone)
@@ -253,16 +273,18 @@ class GridPost:
             self._count("refused", f"client {client}: {err}")
             return None
         if about in (parcel.REFUSED, parcel.UNKNOWN):
-            self._count("refused", f"client {client} says: {data.decode(errors='replace')}")
+            self._count("refused", f"client {client} says: {data[: 4 * WORDS].decode(errors='replace')}")
             if about == parcel.UNKNOWN:
-                self._greeted.pop(client, None)  # it is asked for its hello once more
+                place = self.places.get(client)  # it is asked for its hello once more
+                for known in (client, *(() if place is None else (-1 - place.node,))):
+                    self._greeted.pop(known, None)
             return None
         return data
 
     def _count(self, what: str, said: str = "", number: int = 1) -> None:
         self._counts[what] = self._counts.get(what, 0) + number
         if said:
-            log.warning("%s", said)
+            log.warning("%s", said := plain(said))
             self.said = [*self.said[-49:], said]
 
     # Flower
@@ -281,13 +303,20 @@ def read_names(path: Path) -> dict[str, int]:
     """{registered name or public key: client} of a JSON file."""
     try:
         found = json.loads(path.read_text())
-        if not isinstance(found, dict) or not all(isinstance(n, int) and n >= 0 for n in found.values()):
+        if not isinstance(found, dict) or not all(type(n) is int and n >= 0 for n in found.values()):
             raise ValueError("it is no object {name: number}")
+        found = {_without_comment(name): number for name, number in found.items()}
         if len(set(found.values())) < len(found):
             raise ValueError("two names have one number")
     except (OSError, ValueError) as err:
         raise ConfigError(f"names: {path} does not say which client each registered name is ({err}).") from err
     return found
+
+
+def _without_comment(name: str) -> str:
+    """A public key as `_key` has it; names are left as they are."""
+    words = name.split()
+    return " ".join(words[:2]) if len(words) > 2 and words[0].startswith(("ssh-", "ecdsa-")) else name
 
 
 def _key(node: Any) -> str:

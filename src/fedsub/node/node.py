@@ -136,9 +136,7 @@ class Node:
         plan, _ = inspect(self.problem, self.params, 0, batches)
         if self.letters is not None and self.letters.run != message.run:  # rounds are counted from 1 again
             self.sum, self.sums = None, SecretSums(self)
-        self.letters = Letters(schema, self._rows, message.run, self.problem.padding)
-        self.half = ClientHalf(self.problem, self.plays, plan, seed, reports, at)
-        self.engine = Serial(self.problem, plan)
+        self.letters = None  # until all is on disk: a node that could not write has not joined
         if self.store is not None:  # of another run, or as it was before the server asked anew
             self.memory = self._forgotten()
         self.store = Store(self.folder, message.run)
@@ -146,6 +144,9 @@ class Node:
             self.memory.fill(self.method.parts, lambda name, clients: self._start(name, message, seed))
             self.store.save(self.memory, 0)
         self.store.welcome = welcome
+        self.half = ClientHalf(self.problem, self.plays, plan, seed, reports, at)
+        self.engine = Serial(self.problem, plan)
+        self.letters = Letters(schema, self._rows, message.run, self.problem.padding)
 
     def _forgotten(self) -> ClientState:
         return ClientState.of(self.method.parts, self.problem, self.params)
@@ -194,6 +195,7 @@ class Node:
             wire.check(message, {}, run=self.letters.run, client=self.number)
             assert self.store is not None
             self.store.invited = message.round
+            self.store.forget(message.accepted)
             return self.letters.ask(message, self.held)
         return self._work(data)
 
@@ -234,7 +236,6 @@ class Node:
             raise WireError(f"A task of round {down.round} came after round {accepted} had been accepted; refused.")
         if remembers := bool(self.memory.tensors):
             self.store.load(self.memory, accepted)
-            self.store.forget(accepted)
         if left is not None and not left.clients.samples:
             uplink = self.half.rest(down, self.memory)
             self.noise.tell(uplink)

@@ -148,6 +148,15 @@ class _Reader:
             self._found.put(_next(self._channel))
 
 
+def plain(said: str) -> str:
+    """What may hold a client's own words, for logs and files: one line of at most `WORDS` characters."""
+    shown = "".join(c if c.isprintable() else " " for c in said[:WORDS])
+    return shown + " …" * (len(said) > WORDS)
+
+
+WORDS = 500  # characters
+
+
 def _next(channel: Channel) -> bytes | None:
     with suppress(WireError):  # a peer that announced what nobody takes: its connection was ended
         return channel.receive()

@@ -12,7 +12,7 @@ import torch
 
 from fedsub.errors import WireError
 from fedsub.method.groups import Cohort
-from fedsub.node.post import Letter, Post
+from fedsub.node.post import Letter, Post, plain
 from fedsub.round.layout import Asked
 from fedsub.round.letters import Letters
 from fedsub.round.messages import Uplink
@@ -39,7 +39,7 @@ class Remote:
 
     ``again`` is asked when nobody of a cohort answered: whether to put the round to the same clients once more, from
     the invitation on; without it such a round ends the run. ``accepted`` is the last round of each client that entered
-    the model.
+    the model; it may come back to ``safe``, so that clients keep what they kept since.
     """
 
     server: ServerHalf
@@ -47,6 +47,7 @@ class Remote:
     post: Post
     joined: set[int]
     accepted: torch.Tensor  # int64 [N]
+    safe: torch.Tensor | None = None  # that of the last checkpoint; None: there are none
     refused: list[str] = field(default_factory=list)  # messages that were not taken, and why
     again: Callable[[], bool] | None = None
     _asked: Replies = field(init=False)  # the invitations
@@ -76,7 +77,9 @@ class Remote:
     def rows(self, number: int, cohort: Cohort) -> dict[str, Asked]:
         """Invite everybody; one that does not answer holds nothing, and is lost later."""
         draws = _draws(cohort)
-        self._asked = self.send((client, self.letters.invite(number, client, repeat)) for client, repeat in draws)
+        self._asked = self.send(
+            (client, self.letters.invite(number, client, repeat, self.safe_for(client))) for client, repeat in draws
+        )
         found: list[dict[str, np.ndarray] | None] = [
             self.read(lambda d: self.letters.read_asked(d, number, client, repeat), client, data)  # noqa: B023
             for (client, repeat), data in zip(draws, self._asked.answers, strict=True)
@@ -89,6 +92,9 @@ class Remote:
         counts = {s: np.array([len(r) for r in rows[s]], np.int64) for s in spaces}
         none = Asked(nothing, np.zeros(len(cohort), np.int64))  # spaces whose tables all stay with the clients
         return {s: Asked(np.concatenate(rows[s]), counts[s]) if s in rows else none for s in every}
+
+    def safe_for(self, client: int) -> int:
+        return int((self.accepted if self.safe is None else self.safe)[client])
 
     def ask(self, opened: Opened) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         answers, down, up = self._exchange(opened)
@@ -162,8 +168,9 @@ class Remote:
             return None
 
     def refuse(self, client: int, why: Exception) -> None:
-        self.refused.append(f"client {client}: {why}")
-        log.warning("left out a message of client %s: %s", client, why)
+        said = plain(f"client {client}: {why}")
+        self.refused.append(said)
+        log.warning("left out a message of %s", said)
 
 
 def _draws(cohort: Cohort) -> list[tuple[int, int]]:

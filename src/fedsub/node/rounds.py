@@ -26,7 +26,7 @@ from fedsub.method.slots import Method
 from fedsub.method.training import Trains
 from fedsub.node.door import Door, Hello
 from fedsub.node.heat import ask, private_heat, weighs
-from fedsub.node.post import Post
+from fedsub.node.post import Post, plain
 from fedsub.node.remote import Remote
 from fedsub.node.secret_remote import SecretRemote
 from fedsub.objective.population import Population
@@ -101,6 +101,7 @@ class Rounds(Trains):
         self.population = population or self._counted(len(about))
         self.server = ServerHalf(method, self.population, params, seed=seed, rounds=rounds)
         self.accepted = torch.zeros(len(about), dtype=torch.int64)
+        self.safe: torch.Tensor | None = None  # what a checkpoint knows of them, in a run that writes some
         self._state: OfServer | None = None
 
     @property
@@ -120,7 +121,7 @@ class Rounds(Trains):
         if self._played is None:
             letters = Letters(self.server.schema, self.population.rows, int(self._run), self.population.padding)
             remote = Remote(
-                self.server, letters, self.post, self.seen.joined, self.accepted, self.seen.refused,
+                self.server, letters, self.post, self.seen.joined, self.accepted, self.safe, self.seen.refused,
                 self._once_more if self.patience is not None else None,
             )  # fmt: skip
             secure = next((part for part in self.method.parts if isinstance(part, SecureSum)), None)
@@ -143,8 +144,8 @@ class Rounds(Trains):
                     raise WireError(f"Client {client} is not of this run, whose clients are 0 … {clients - 1}.")
                 self._waiting[client] = self.door.read(client, data)
             except WireError as err:
-                self.seen.left_out[client] = str(err)
-                log.warning("left out client %s: %s", client, err)
+                self.seen.left_out[client] = plain(str(err))
+                log.warning("left out client %s: %s", client, plain(str(err)))
                 if data is not None:
                     self.post.tell([(client, self.door.refusal(client, int(self._run)))])
         for client in set(self.post.gone()) & self.seen.joined:

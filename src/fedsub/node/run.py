@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedsub.data.clients import Clients
 from fedsub.errors import ConfigError, MethodError
 from fedsub.method.parts import SecureSum
@@ -69,7 +71,7 @@ class Afar(Algorithm):
             seed=options.seed, run=_new_run(), rounds=options.rounds, patience=self.patience,
             identities=self.identities, tell=self.tell,
         )  # fmt: skip
-        played.path = kept
+        played.keep_at(kept)
         how = "secure sums" if any(isinstance(part, SecureSum) for part in self.method.parts) else "messages"
         reason = f"{len(played.population)} clients elsewhere, reached by {how}"
         return Prepared(played, reason, tuple(problem.clients.columns), notes=played.notes)
@@ -80,7 +82,13 @@ class _Kept(Rounds):
 
     path: Path | None = None
 
+    def keep_at(self, path: Path | None) -> None:
+        self.path = path
+        self.safe = None if path is None else torch.zeros_like(self.accepted)
+
     def saves(self, number: int) -> None:
+        if self.safe is not None:
+            self.safe.copy_(self.accepted)  # nothing is sent until the checkpoint is written
         if self.path is not None and not self.path.exists():
             self.keep(self.path)
 

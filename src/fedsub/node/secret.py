@@ -146,6 +146,8 @@ class SecretSums:
             came = {space: Asked(some, np.array([len(some)], np.int64)) for space, some in rows.items()}
             left = node.half.narrowed(down.who, came, node.own)
             down = node.half.put_aside(down, left.held)
+        assert node.store is not None
+        node.store.forget(message.accepted)
         with one_thread():
             uplink = node.train(down, accepted, left)
         if uplink.refused[0]:

@@ -165,7 +165,7 @@ class SecretRemote(Opening):
             down = replace(opened.downlink(slice(at, at + 1)), who=Cohort.of(np.array([client])))
             written = letters.write_down(down, int(self.remote.accepted[client]))
             told = {"down": as_tensor(written), **tensors}
-            sent[client] = self.summing.write(wire.UNION, opened.number, client, told)
+            sent[client] = self.summing.write(wire.UNION, opened.number, client, told, self.remote.safe_for(client))
         return {
             client: self.remote.read(lambda d: self._flags(d, opened.number, client), client, data)  # noqa: B023
             for client, data in self.summing.replies(sent).items()

@@ -1,7 +1,8 @@
 """What a client keeps between rounds, on its own disk, apart for every run.
 
 A file for every round whose answer may or may not have entered the model: the server says with each task which of them
-did (``accepted``), the client goes on from that one and forgets older ones. A file appears whole or not at all.
+did (``accepted``), and the client goes on from that one. With each invitation it says to which of them it can come back
+itself, that of its last checkpoint, and the client forgets older ones. A file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class Store:
             ) from err
 
     def forget(self, before: int) -> None:
-        """Drop what is older than a round that the server accepted."""
-        for round in self.rounds:
+        """Drop what is older than what was kept after a round, if that is there."""
+        found = self.rounds
+        for round in found if before in found else ():
             if round < before:
                 self._path(round).unlink(missing_ok=True)
 

@@ -47,8 +47,8 @@ class Summing:
             return False
         return True
 
-    def write(self, kind: int, number: int, client: int, tensors: Mapping[str, torch.Tensor]) -> bytes:
-        return wire.write(wire.Envelope(kind, number, client, run=self.run, tensors=dict(tensors)))
+    def write(self, kind: int, number: int, client: int, tensors: Mapping[str, torch.Tensor], safe: int = 0) -> bytes:
+        return wire.write(wire.Envelope(kind, number, client, run=self.run, accepted=safe, tensors=dict(tensors)))
 
     def replies(self, letters: Mapping[int, bytes]) -> dict[int, bytes | None]:
         """What each client answers to its letter; all are sent before any answer is waited for."""

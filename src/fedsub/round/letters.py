@@ -5,6 +5,7 @@ A reader refuses with WireError what is damaged, of another round or client, not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from fedsub.round.messages import MODEL, UPDATE, Downlink, Uplink
 from fedsub.round.schema import CODED, NUMBER, Schema, expected
 from fedsub.trees import Tree
 
+LARGEST = 1e18  # of what a client sends: sums and squares of it are finite in float32, so that one cannot spoil all
 _PROBES = {"": 0, "all": wire.ALL_DATA, "batch": wire.ONE_BATCH}
 _BY_FLAG = {flag: probe for probe, flag in _PROBES.items()}
 
@@ -32,8 +34,9 @@ class Letters:
     run: int
     padding: frozenset[str] = frozenset()
 
-    def invite(self, round: int, client: int, repeat: int) -> bytes:
-        return wire.write(wire.Envelope(wire.INVITE, round, client, repeat, self.run))
+    def invite(self, round: int, client: int, repeat: int, safe: int = 0) -> bytes:
+        """``safe``: the client need keep nothing older than what it kept after this round."""
+        return wire.write(wire.Envelope(wire.INVITE, round, client, repeat, self.run, accepted=safe))
 
     def ask(self, invited: wire.Envelope, own: Mapping[str, np.ndarray]) -> bytes:
         """The answer to an invitation: which rows the client holds."""
@@ -111,7 +114,7 @@ class Letters:
             wire.check(message, {}, **head)
             return Uplink(who, np.ones(1, bool), {}, {})
         wire.check(message, expected(self.schema.up(repeat, bool(probe)), counts), flags=_PROBES[probe], **head)
-        check_finite(message.tensors)
+        check_finite(message.tensors, LARGEST)
         trees, sums, seen = self._sorted(message.tensors, counts)
         if not probe and (sums["count"][0] != 1 or sums["weight"][0] != weight):
             raise WireError(
@@ -147,7 +150,7 @@ class Letters:
             found = self.schema.codec.decode(coded.numpy().tobytes(), like, self.padding)
         except DataError as err:
             raise WireError(str(err)) from err
-        check_finite(found)
+        check_finite(found, LARGEST)
         return {
             name: (value if name in self.schema.tables else value.unsqueeze(0)) * _like(weight, value)
             for name, value in found.items()
@@ -163,7 +166,14 @@ def _like(weight: float, value: torch.Tensor) -> torch.Tensor:
     return torch.tensor(weight, dtype=value.dtype)
 
 
-def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
+def check_finite(tensors: Mapping[str, torch.Tensor], largest: float = math.inf) -> None:
     for name, value in tensors.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if not value.is_floating_point():
+            continue
+        if not bool(torch.isfinite(value).all()):
             raise WireError(f"{name} holds NaN or infinity; it is left out.")
+        if value.numel() and float(value.abs().max()) > largest:
+            raise WireError(
+                f"{name} holds {float(value.abs().max()):.3g}, and values above {largest:g} are not added; it is left "
+                "out."
+            )

@@ -41,7 +41,8 @@ class Alone(nn.Module):
         self.joined, self.like = joined, like
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        return self.joined({**batch, "sequence": torch.zeros(len(batch["sample_mask"]), *self.like, dtype=torch.float64)})
+        empty = torch.zeros(len(batch["sample_mask"]), *self.like, dtype=torch.float64)
+        return self.joined({**batch, "sequence": empty})
 
 
 def parties(study: Study) -> tuple[vertical.LabelParty, vertical.Party]:

@@ -26,7 +26,7 @@ EVERY = np.arange(50)
 
 
 def method() -> fs.Method:
-    return fs.methods.fedsubavg(secure=fs.SecureSum(0.5, rows="perturbed:3"), **COMMON)
+    return fs.methods.fedsubavg(secure=fs.SecureSum(0.5, rows="perturbed:3"), weight_decay=0.1, **COMMON)
 
 
 def naming(folder: Path, response: PermanentResponse = RESPONSE) -> Naming:

@@ -256,9 +256,12 @@ def test_a_secure_sum_is_measured(capsys):
     assert "a client / its masks" in out.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_secure_sum_is_measured_beside_flower_only_where_there_is_one():
+def test_a_secure_sum_is_measured_beside_flower_only_where_there_is_one(tmp_path):
+    bare = tmp_path / "python"  # one that sees no packages
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
     with pytest.raises(ConfigError, match="takes a Python that has flwr"):
-        secure.run(rounds=1, clients=3, values=100, flower=sys.executable)
+        secure.run(rounds=1, clients=3, values=100, flower=str(bare))
     with pytest.raises(ConfigError, match="add --secure"):
         bench.main(flower=sys.executable)
     with pytest.raises(ConfigError, match="data of its own"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def test_it_was_run_from_the_top(file: Path) -> None:
 def test_its_cells_run(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one namespace, as a kernel runs them; a last expression is shown there, and must be printable here."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
+    real = tempfile.mkdtemp  # fedsub itself asks for folders of its own, with a prefix
+    monkeypatch.setattr("tempfile.mkdtemp", lambda *asked: real(*asked) if asked else str(tmp_path))
     matplotlib.use("agg")
     names: dict[str, Any] = {"__name__": "__main__"}
     for cell in code_cells(file):

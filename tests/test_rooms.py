@@ -106,3 +106,9 @@ def test_the_direction_is_really_computed(tmp_path: Path) -> None:
         "def f():\n    from fedsub.study.costs import devices\n"
     )
     assert list(imported("fedsub.data.lazy", file, modules())) == ["fedsub.study.costs.devices"]
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """Two of one name cannot be collected together, though each can alone."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)

@@ -86,7 +86,16 @@ def resident() -> int:
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # no Linux: what it has held at most
+    except OSError:  # no Linux
+        return most_resident()
+
+
+def most_resident() -> int:
+    """Bytes of memory that this process has held at most."""
+    try:  # what getrusage says begins with what the process that started this one held
+        with open("/proc/self/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

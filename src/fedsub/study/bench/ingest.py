@@ -47,14 +47,15 @@ made.save(folder + "/../out.fedsub")
 said["fingerprint"] = made.fingerprint
 """
 CHILD = """
-import json, os, resource, sys, time
+import json, os, sys, time
 import polars as pl
 {imports}
 folder, memory, workers = sys.argv[1], sys.argv[2], int(sys.argv[3]) or None
 said, wall, cpu = {{}}, time.perf_counter(), time.process_time()
 {what}
 said["wall"], said["cpu"] = time.perf_counter() - wall, time.process_time() - cpu
-said["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+from fedsub.data.large.budget import most_resident
+said["peak"] = most_resident()
 print(json.dumps(said))
 """
 WHAT = {"polars": POLARS, "fedsub": FEDSUB, "memory": WHOLE}

@@ -100,13 +100,13 @@ def main() -> None:
         steps = -(-label.data.samples // BATCH) * given.passes
         options = {"rounds": 1, "steps": steps, "batch_size": BATCH, "seed": seed}
         split = vertical.run(label, [party], **options).result
-        found["two parties"].append(split.last("test.auc"))
+        found["two parties"].append(split.final["test"]["auc"])
         crossed = (split.history[-1]["down"] + split.history[-1]["up"]) / steps
         found["in one place"].append(central(label, party, steps, seed))
         lone = replace(label, module=Alone(label.module, (20, 17)), tables={
             f"joined.{name}": columns for name, columns in label.tables.items()
         })  # fmt: skip
-        found["candidate alone"].append(vertical.run(lone, [], **options).result.last("test.auc"))
+        found["candidate alone"].append(vertical.run(lone, [], **options).result.final["test"]["auc"])
         if seed == 0:
             print(f"{task}: {label.data.samples:,} samples to train on, {steps:,} steps of {BATCH}")
     print(f"{crossed:,.0f} bytes cross in a step")

@@ -86,15 +86,17 @@ def test_a_simulated_node_gets_what_a_real_one_is_started_with(site, tmp_path, m
 @pytest.mark.slow
 def test_flowers_simulation_trains_what_fedsubs_does(site):
     pytest.importorskip("ray", reason="Ray is not installed; pip install 'fedsub[flower-simulation]'")
-    from fedsub.deploy.app_check import load_task
+    from fedsub.deploy.app_check import importing, load_task
 
     played = simulation.simulate(site, rounds=2)
-    found, task, config = fs.load(played.out), load_task(site), site.config
+    found, config = fs.load(played.out), site.config
     prepare = runpy.run_path(str(site.folder / "prepare.py"))
     frame = prepare["table"](fs.movielens_like(scale=0.02), 2)  # as the fixture had it made
     clients, _ = fs.Clients.from_frame(frame, "node", ids=list(prepare["FEATURES"]), label="label").split(0.9, seed=0)
     sizes = {name: space.size for name, space in clients.spaces.items()}
-    expected = fs.run(task.method(config), task.objective(sizes), clients, rounds=2, seed=0, engine="serial")
+    with importing(site):
+        task = load_task(site)
+        expected = fs.run(task.method(config), task.objective(sizes), clients, rounds=2, seed=0, engine="serial")
     assert played.nodes == 2
     assert found.params is not None
     assert expected.params is not None

@@ -63,7 +63,7 @@ def _taken_out(package: str) -> dict[str, ModuleType]:
 
 
 def load_task(site: Site) -> Task:
-    """The `Task` of the app: the object `task` of its server app's module."""
+    """The `Task` of the app: the object `task` of its server app's module; call it, and use it, while `importing`."""
     named = site.app["components"]["serverapp"].partition(":")[0]
     try:
         module = importlib.import_module(named)

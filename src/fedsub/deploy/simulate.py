@@ -50,9 +50,10 @@ def simulate(site: Site, *, rounds: int = 2, cpus: int = 1) -> Played:
 
 
 def _refuse_secure_sums(site: Site) -> None:
-    from fedsub.deploy.app_check import load_task
+    from fedsub.deploy.app_check import importing, load_task
 
-    parts = getattr(load_task(site).method(site.config), "parts", ())
+    with importing(site):
+        parts = getattr(load_task(site).method(site.config), "parts", ())
     if any(isinstance(part, SecureSum) for part in parts):
         raise ConfigError(
             "The app's method has a secure sum, whose keys live in a node's memory, and Flower's simulation moves "

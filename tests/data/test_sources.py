@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import types
 import warnings
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,8 +68,7 @@ Named.__module__ = "datasets.arrow_dataset"
 def hugging_face(table, labels):
     """A real data set where the library is there, else one that answers alike."""
     try:
-        import datasets
-
+        datasets: Any = importlib.import_module("datasets")
         datasets.Dataset  # tests/datasets, a folder of ours, answers to the name too  # noqa: B018
     except (ImportError, AttributeError):
         return Named(pa.table(table), labels)

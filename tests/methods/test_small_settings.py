@@ -33,6 +33,7 @@ def test_a_share_of_the_clients_is_rounded_up(share: float, clients: int, count:
 
 def test_a_share_is_the_number_that_it_comes_to() -> None:
     clients = item_data((1, 7, 4, 9, 2, 5))
+    asked: list[dict[str, Any]] = [{"clients_fraction": 0.4}, {"clients_per_round": 3}]
     for sampler in ("uniform", "by-size", "poisson", "ucb"):
         runs = [
             fs.run(
@@ -43,7 +44,7 @@ def test_a_share_is_the_number_that_it_comes_to() -> None:
                 seed=2,
                 engine="serial",
             )
-            for who in ({"clients_fraction": 0.4}, {"clients_per_round": 3})
+            for who in asked
         ]
         assert equal(runs[0].params, runs[1].params), sampler
 

@@ -243,7 +243,7 @@ def test_a_module_that_cannot_be_traced_is_given(tmp_path: Path, monkeypatch: py
 def test_onnx_says_the_same(tmp_path: Path):
     onnx = pytest.importorskip("onnx", reason="an extra: pip install -e '.[onnx]'")
     pytest.importorskip("onnxscript", reason="an extra: pip install -e '.[onnx]'")
-    from onnx.reference import ReferenceEvaluator
+    from onnx.reference import ReferenceEvaluator  # pyright: ignore[reportMissingImports]
 
     result = train(kind="embedding")
     made = fs.export(result, tmp_path / "out", onnx=True)

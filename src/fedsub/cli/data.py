@@ -130,6 +130,10 @@ def import_(
         str | None, _own("Memory of the process at most: 2GB. Default: a quarter of the computer's.", metavar="SIZE")
     ] = None,
     workers: Annotated[int | None, _own("Pieces that are read at a time. Default: the computer's cores.")] = None,
+    rows: Annotated[
+        list[str] | None,
+        _own("Rows of a table whose ids are rows already, from 0: item=1000. Repeatable.", metavar="NAME=N"),
+    ] = None,
 ) -> None:
     """Read files that are on this computer and save them for training; needs no network.
 
@@ -140,7 +144,7 @@ def import_(
     from fedsub.cli.show import View
     from fedsub.data.datasets.cache import get
 
-    own = Own(client, label, table, value, nulls, binary_label, max_len, separator, encoding, memory, workers)
+    own = Own(client, label, table, value, nulls, binary_label, max_len, separator, encoding, memory, workers, rows)
     if len(what) == 1 and is_own(what[0], own):
         if option:
             raise DataError("--option is for data sets that fedsub knows; leave it out for a table of your own.")

@@ -36,6 +36,7 @@ class Own:
     encoding: str | None = None
     memory: str | None = None
     workers: int | None = None
+    rows: list[str] | None = None
 
     @property
     def given(self) -> list[str]:
@@ -61,6 +62,7 @@ def import_own(path: str, own: Own, to: Path | None, force: bool, view: View) ->
     options: dict[str, Any] = {
         "ids": tables_of(own.table or []), "label": own.label, "values": own.value, "nulls": own.nulls,
         "max_len": own.max_len, "binary_label": own.binary_label, "memory": own.memory, "workers": own.workers,
+        "sizes": _sizes(own.rows),
     }  # fmt: skip
     options = {name: value for name, value in options.items() if value is not None}
     with _shown(view) as progress:
@@ -76,6 +78,17 @@ def import_own(path: str, own: Own, to: Path | None, force: bool, view: View) ->
     for space in clients.spaces.values():
         view.line(f"Table {space.name}: {space.size:,} rows; columns {', '.join(space.columns)}")
     view.line(f"To train on it: fedsub run {target}")
+
+
+def _sizes(texts: list[str] | None) -> dict[str, int] | None:
+    """["item=1000"] as {"item": 1000}."""
+    out = {}
+    for text in texts or []:
+        name, _, count = text.partition("=")
+        if not name.strip() or not count.strip().isdigit():
+            raise ConfigError(f"Cannot read --rows {text!r}; write it like --rows item=1000: a table and its rows.")
+        out[name.strip()] = int(count)
+    return out or None
 
 
 @contextmanager

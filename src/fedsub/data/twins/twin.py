@@ -98,42 +98,60 @@ class Twin:
         fingerprints, and the cross-entropy and AUC of the planted truth, which no learner can expect to beat.
         """
         plan = self._plan(scale, seed)
-        total, done = int(plan.sizes.sum()), 0
-        coin = np.random.default_rng(seed)
-        with whole_directory(folder, (ABOUT, FORMAT)) as fresh:
-            parts = {name: _Part(ClientsWriter(fresh / name, plan.spaces, "label")) for name in ("train", "test")}
-            try:
-                for begin, end in cuts(plan.sizes, block):
-                    made = plan.block(begin, end)
-                    test = self._test(made, coin)
-                    ids = np.arange(begin, end)
-                    parts["train"].add(ids, made, ~test, self.holdout)
-                    parts["test"].add(ids, made, test, self.holdout)
-                    done += int(made.sizes.sum())
-                    if progress is not None:
-                        progress(done, total)
-                writers = [part.writer for part in parts.values()]
-                if not all(writer.samples for writer in writers):
-                    raise DataError(f"{self.name} at scale {scale} leaves train or test empty; use a larger scale.")
-                # One width for both, that of all samples: lists of train and test are padded alike.
-                both = zip(*(writer.columns.values() for writer in writers), strict=True)
-                widths = {a.name: max(a.width, b.width) for a, b in both}
-                about = {"format": FORMAT, "name": self.name, "scale": scale, "seed": seed, "clients": len(plan.sizes)}
-                about |= {"samples": total} | {name: part.finish(widths) for name, part in parts.items()}
-            finally:
-                for part in parts.values():
-                    part.writer.discard()
-            write_json(fresh / ABOUT, about)
-        return about
+        return write(
+            plan, folder, self.name, {"scale": scale}, seed=seed, block=block, holdout=self.holdout, progress=progress
+        )
 
     def _plan(self, scale: float, seed: int) -> Plan:
         check(self.name, scale, seed)
         return self.plan(scale, seed)
 
-    def _test(self, made: Block, coin: np.random.Generator) -> Array:
-        if self.holdout is None:
-            return coin.random(int(made.sizes.sum())) >= TRAIN  # the draws of Clients.split, in the same order
-        return next(c.values for c in made.columns if c.name == self.holdout).astype(bool)
+
+def write(
+    plan: Plan,
+    folder: str | os.PathLike[str],
+    name: str,
+    said: dict[str, Any],
+    *,
+    seed: int,
+    block: int = BLOCK,
+    holdout: str | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[str, Any]:
+    """`Twin.write` for any plan; ``said`` is told of it in ``twin.json``."""
+    total, done = int(plan.sizes.sum()), 0
+    coin = np.random.default_rng(seed)
+    with whole_directory(folder, (ABOUT, FORMAT)) as fresh:
+        parts = {part: _Part(ClientsWriter(fresh / part, plan.spaces, "label")) for part in ("train", "test")}
+        try:
+            for begin, end in cuts(plan.sizes, block):
+                made = plan.block(begin, end)
+                test = _held_out(made, holdout, coin)
+                ids = np.arange(begin, end)
+                parts["train"].add(ids, made, ~test, holdout)
+                parts["test"].add(ids, made, test, holdout)
+                done += int(made.sizes.sum())
+                if progress is not None:
+                    progress(done, total)
+            writers = [part.writer for part in parts.values()]
+            if not all(writer.samples for writer in writers):
+                raise DataError(f"{name} with {total:,} samples leaves train or test empty; make it larger.")
+            # One width for both, that of all samples: lists of train and test are padded alike.
+            both = zip(*(writer.columns.values() for writer in writers), strict=True)
+            widths = {a.name: max(a.width, b.width) for a, b in both}
+            about = {"format": FORMAT, "name": name, **said, "seed": seed, "clients": len(plan.sizes)}
+            about |= {"samples": total} | {part: one.finish(widths) for part, one in parts.items()}
+        finally:
+            for part in parts.values():
+                part.writer.discard()
+        write_json(fresh / ABOUT, about)
+    return about
+
+
+def _held_out(made: Block, holdout: str | None, coin: np.random.Generator) -> Array:
+    if holdout is None:
+        return coin.random(int(made.sizes.sum())) >= TRAIN  # the draws of Clients.split, in the same order
+    return next(c.values for c in made.columns if c.name == holdout).astype(bool)
 
 
 class _Part:
@@ -205,6 +223,10 @@ def cuts(sizes: Array, limit: int) -> Iterator[tuple[int, int]]:
 def check(name: str, scale: Any, seed: Any) -> None:
     if not (is_number(scale) and 0 < scale <= LARGEST):
         raise DataError(f"{name}: scale={scale!r} must be above 0 and at most {LARGEST}; 1 is the published size.")
+    check_seed(name, seed)
+
+
+def check_seed(name: str, seed: Any) -> None:
     if not is_whole(seed) or not 0 <= seed < 2**63:
         raise DataError(f"{name}: seed={seed!r} must be a whole number, 0 or more.")
 

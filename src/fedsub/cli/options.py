@@ -172,6 +172,9 @@ class Flags(DataFlags):
     engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None
     chunk: Annotated[int | None, _option(SPEED, "Clients trained together at most (batched)."), "run.chunk"] = None
     workers: Annotated[int | None, _option(SPEED, "Threads. Results do not change."), "run.workers"] = None
+    shards: Annotated[
+        int | None, _option(SPEED, "Actors of a Ray cluster that hold the tables. Results do not change."), "run.shards"
+    ] = None
     compile: Annotated[bool | None, _option(SPEED, "Use torch.compile.", "--compile"), "run.compile"] = None
     device: Annotated[str | None, _option(SPEED, "cpu, cuda, cuda:1, mps."), "run.device"] = None
 

@@ -32,6 +32,7 @@ class Options:
     on_bad_update: str = "skip"
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
     rounds: int | None = None  # of the whole run
+    shards: int | None = None  # actors of a Ray cluster that hold the tables; None: the driver does
 
     def refuse(self, method: str, *names: str, but: Mapping[str, Any] | None = None) -> None:
         """Raise ConfigError for options that were given and that a method does not use; ``but`` are values it has."""
@@ -42,7 +43,7 @@ class Options:
 
 
 # Options of how clients are trained, which a method on pooled data has none of.
-OF_CLIENTS = "engine", "chunk", "workers", "compile", "lost"
+OF_CLIENTS = "engine", "chunk", "workers", "compile", "lost", "shards"
 
 
 def shared_options(method: Algorithm, options: Mapping[str, Any]) -> dict[str, Any]:

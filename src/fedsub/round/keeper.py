@@ -46,7 +46,7 @@ class Keeper:
         }
         self.moved = {name: Moved(len(params[name])) for name in tables}
         self.tracking = True  # whether anybody will ask which rows moved
-        self._trees = {MODEL: params} | {
+        self.trees: dict[str, Tree] = {MODEL: params} | {
             f"{part.key}.{slot}": self.slots[part.key][slot] for part in parts for slot in part.sent_slots
         }
 
@@ -58,7 +58,7 @@ class Keeper:
 
     def show(self, layout: Layout) -> Shown:
         """What clients of a round may be sent."""
-        return Shown(self._trees, {space: rows.rows for space, rows in layout.items()})
+        return Shown(self.trees, {space: rows.rows for space, rows in layout.items()})
 
     def close(self, totals: Mapping[str, Total], plain: Collection[str], number: int, time: int) -> None:
         """Means, parts (last one first), and the server's step; ``plain`` are not corrected for heat."""
@@ -100,6 +100,18 @@ class Keeper:
             self.rule.catch_up(params, None, state, time)
         return self.rule.outcome(params, state, time)
 
+    def read(self, rows: Rows, time: int) -> Tree:
+        """Some rows of `model`."""
+        params = {name: take_rows(self.params[name], at) for name, at in rows.items()}
+        state: Tree = {}
+        for name, value in self.state.items():
+            table = name.partition("/")[2]
+            if table in rows or table not in self.params:
+                state[name] = take_rows(value, rows[table]) if self._by_row(name) else value.clone()
+        if self.rule.lazy:
+            self.rule.catch_up(params, None, state, time)
+        return self.rule.outcome(params, state, time)
+
     def catch_up(self, time: int) -> None:
         """Bring all rows to the end of a round."""
         if self.rule.lazy:
@@ -112,13 +124,19 @@ class Keeper:
             if value is not self.params[name]:
                 self.params[name].copy_(value)
 
+    def _by_row(self, name: str) -> bool:
+        """Whether a tensor of the rule's state has an entry for every row of a table."""
+        value, table = self.state[name], name.partition("/")[2]
+        return table in self.tables and value.ndim > 0 and len(value) == len(self.params[table])
+
+    def restored(self) -> None:
+        """What `kept` gives has been read back from a checkpoint."""
+
     def kept(self) -> dict[str, tuple[Tensor, str | None]]:
         """All that a checkpoint needs besides the parameters, and of what goes by rows the table that it shares."""
         out: dict[str, tuple[Tensor, str | None]] = {}
         for name, value in self.state.items():
-            table = name.partition("/")[2]
-            by_row = table in self.tables and value.ndim > 0 and len(value) == len(self.params[table])
-            out[f"server/{name}"] = value, table if by_row else None
+            out[f"server/{name}"] = value, name.partition("/")[2] if self._by_row(name) else None
         for name, value in getattr(self.average(), "kept", {}).items():  # an average of the user's own need not say
             out[f"average/{name}"] = value, name
         for part, slots in self.slots.items():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torch import Tensor
+
 from fedsub.round.here import Here
 from fedsub.round.remembered import Remembered
 from fedsub.round.server import ServerHalf
@@ -21,6 +25,10 @@ class OfServer(Remembered):
             moved |= {f"client/{name}": one for name, one in here.memory.moved.items()}
         whole = server.noised is not None and server.noised.part.whole
         super().__init__(server.small() | (more or {}), tables, moved, all_rows=server.rule.whole_tables or whole)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        super().restore(tensors)
+        self._server.keeper.restored()
 
     @property
     def tracking(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fedsub.errors import MethodError
@@ -18,6 +19,7 @@ from fedsub.round.client import ClientHalf
 from fedsub.round.engines.base import Engine, Plan
 from fedsub.round.engines.setup import choose
 from fedsub.round.here import Here
+from fedsub.round.keeper import Keeper
 from fedsub.round.kept import OfServer
 from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
@@ -25,6 +27,8 @@ from fedsub.round.predict import PersonalModel
 from fedsub.round.secure import secured
 from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
+from fedsub.round.shards import fits
+from fedsub.round.shards.keeper import ShardedKeeper
 from fedsub.round.transport import Transport, play
 from fedsub.trees import Tree
 
@@ -46,12 +50,14 @@ class Trainer(ServedRounds):
         on_bad_update: str = "skip",
         scratch: Path | None = None,
         rounds: int | None = None,
+        shards: int | None = None,
     ):
         self.problem, self.method, self.params, self.engine = problem, method, params, engine
         population = Population.of(problem, seed)
-        self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
         self.memory = ClientState.of(method.parts, problem, params, scratch)
         self.memory.fill(method.parts, origin_in(problem, params, seed))
+        keeper = Keeper if shards is None else partial(ShardedKeeper, shards=shards, scratch=scratch)
+        self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds, keeper=keeper)
         half = ClientHalf(problem, method, plan, seed, self.server.sampler.reports)
         ledger = Ledger(
             self.server.schema, len(population), population.rows, pooled=method.pooled, spaces=problem.spaces
@@ -108,6 +114,8 @@ def fit(
     """Fit a composition of slots, whose rounds ``trainer`` plays."""
     if options.engine == "serial":
         options.refuse('engine="serial", which trains one client after the other,', "chunk", "compile")
+    if options.shards is not None:
+        fits.check(method, params, problem.tables, options.shards)
     count = len(problem.clients)
     cohort = min(max(round(method.sampler.share(count) * count), 1), count)
     for part in method.parts:
@@ -120,6 +128,7 @@ def fit(
     ready = trainer(
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
         workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
+        shards=options.shards,
     )  # fmt: skip
     notes = tuple(getattr(ready.server.average, "notes", ()))
     if ready.secure is not None:

@@ -51,6 +51,7 @@ def run(
     engine: str = "auto",
     chunk: int | None = None,
     workers: int = 1,
+    shards: int | None = None,
     compile: bool = False,
     device: str | torch.device = "cpu",
     evaluate: Evaluate | None = None,
@@ -74,7 +75,8 @@ def run(
     With ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
     checkpoint, giving the same numbers as a run that was never interrupted; with more ``rounds`` than before it is
     trained further. A forward or loss whose code has changed since is refused then, unless ``force_code``.
-    ``workers`` (threads, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
+    ``workers`` (threads, each with one torch thread) and ``chunk`` change the speed and no result. ``shards``: tables
+    lie in so many actors of a Ray cluster, by rows (docs: Tables in shards); no result changes. ``lost`` is the
     chance that a sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
@@ -83,7 +85,7 @@ def run(
     state dict; ``start_state``: with what the run's server remembers, too. Rows of a table go by id: data of new ids
     are read with ``vocabulary=…, grow=True``, and a numbering that is another one is refused.
     """
-    _check_arguments(rounds, seed, chunk, workers, lost, on_bad_update, checkpoint_every, settings)
+    _check_arguments(rounds, seed, chunk, workers, shards, lost, on_bad_update, checkpoint_every, settings)
     _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks)
     check_device(device)
     out = output_folder(out) if out is not None else None
@@ -113,7 +115,7 @@ def run(
             if session.started:  # a configuration that differs is refused first
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
-            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds)
+            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds, shards)
             ready = prepare(method, problem, params, options)
             for sentence in (ready.reason, *ready.notes):
                 session.event(sentence)
@@ -217,14 +219,14 @@ def _check_arguments(
     seed: Any,
     chunk: Any,
     workers: Any,
+    shards: Any,
     lost: Any,
     on_bad_update: Any,
     checkpoint_every: Any,
     settings: Any,
 ) -> None:
     counts = {"rounds": rounds, "checkpoint_every": checkpoint_every, "workers": workers}
-    if chunk is not None:
-        counts["chunk"] = chunk
+    counts |= {name: value for name, value in (("chunk", chunk), ("shards", shards)) if value is not None}
     for name, value in counts.items():
         check_whole(name, value, 1, error=ConfigError)
     check_seed("seed", seed)

@@ -159,6 +159,7 @@ class Run(Section):
     engine: Literal["auto", "batched", "serial"] = "auto"
     chunk: Count | None = None
     workers: Count = 1
+    shards: Count | None = None
     compile: bool = False
     device: str = "cpu"
     checkpoint_every: Count = 10

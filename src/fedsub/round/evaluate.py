@@ -26,7 +26,7 @@ from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
 from fedsub.round.score import Scorer
-from fedsub.trees import Tree
+from fedsub.trees import Model, whole
 
 BATCH = 1024  # modest batches stay in the cache
 
@@ -175,9 +175,11 @@ class Evaluator:
         """{"train.squared_norm": ‖∇f‖², "train.elementwise_norm": ∇fᵀ D ∇f}, of the population's data."""
         if weighting is None:
             weighting = (self.plan.norms if isinstance(self.plan.norms, Norms) else Norms()).weighting
+        model = _at_hand(model)
+        model = model if isinstance(model, PersonalModel) else whole(model, "The gradient's norm")
         if weighting not in self._slopes:
             self._slopes[weighting] = GradientNorms(self.problem, self.population, self.columns, weighting)
-        return {f"train.{name}": value for name, value in self._slopes[weighting](_at_hand(model)).items()}
+        return {f"train.{name}": value for name, value in self._slopes[weighting](model).items()}
 
     def final(self, model: Evaluated) -> dict[str, Any]:
         """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features), ``spread`` and ``by_client``.
@@ -254,14 +256,14 @@ class Evaluator:
             heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
             labels = arrays[label] if label else np.zeros(len(chosen))
             return self._answers(losses, self._outputs(said, len(chosen)), labels, heat, chosen, clients)
-        module = self.scorer.full(model)
         device = next(iter(model.values())).device
         found: list[tuple[np.ndarray, ...]] = []
         with torch.no_grad():
             for low in range(0, len(chosen), BATCH):
                 samples = chosen[low : low + BATCH]
                 arrays = clients.gather(samples, self.columns, local=False)
-                batch = columns_to(arrays, device)
+                module, some = self.scorer.over(model, arrays)
+                batch = columns_to(some, device)
                 real = torch.ones(len(samples), device=device)
                 value, output = module.losses(self.problem.objective, batch, real)
                 found.append((
@@ -350,8 +352,8 @@ class Evaluator:
         return dict(zip(heats, np.split(together, edges), strict=True))
 
 
-def _at_hand(model: Evaluated) -> Tree | PersonalModel:
-    """For what needs all of a model, or samples that nobody has."""
+def _at_hand(model: Evaluated) -> Model | PersonalModel:
+    """For what needs all parts of a model, or samples that nobody has."""
     if isinstance(model, Elsewhere):
         raise ConfigError(
             "Other parties hold parts of this model and of its data: lists of items and the gradient's norms cannot be "

@@ -94,6 +94,9 @@ def run(
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     if start_state and start is None:
         raise ConfigError("start_state=True goes with a run to start from; name it: start='runs/a'.")
+    if shards is not None and (out is not None or start_state):
+        what = "out= (checkpoints)" if out is not None else "start_state=True"
+        raise ConfigError(f"Tables in shards do not go with {what} yet; leave out shards=, or that.")
     begin = WarmStart.of(start, state=start_state) if start is not None else None
     config = run_config(
         method, objective, clients, rounds=rounds, test=test, validation=validation, splits=splits, seed=seed,

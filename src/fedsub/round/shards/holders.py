@@ -25,9 +25,9 @@ Call = tuple[Any, ...]  # (what, *arguments)
 class Holders:
     """``pieces`` say what each shard begins with; they are kept, for a shard that is lost early."""
 
-    def __init__(self, pieces: Sequence[Callable[[], Piece]], scratch: Path | None = None, logged: int = LOGGED):
+    def __init__(self, pieces: Sequence[Callable[[], Piece]], scratch: Path | None = None):
         self.ray = connect()
-        self.pieces, self.logged = pieces, logged
+        self.pieces = pieces
         # A shard works only while others wait for it.
         self._class = self.ray.remote(Shard).options(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")
         self._folder = tempfile.TemporaryDirectory(dir=scratch, prefix=".shards-", ignore_cleanup_errors=True)
@@ -61,7 +61,7 @@ class Holders:
         refs = {number: self._actors[number].do.remote(*call) for number, call in calls.items()}
         answers = {number: self._answer(number, ref, calls[number]) for number, ref in refs.items()}
         for number in calls:
-            if self._bytes[number] > self.logged:
+            if self._bytes[number] > LOGGED:
                 self._rest(number)
         return list(answers.values())
 

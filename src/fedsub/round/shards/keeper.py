@@ -27,7 +27,7 @@ from fedsub.round.shards.shard import Arrays, Piece, Summed
 from fedsub.round.shards.share import Share, shares
 from fedsub.trees import Tree
 
-Split = list[tuple[Tensor, np.ndarray]]  # by shard: places among some rows, and the rows by its own numbers
+Split = list[tuple[np.ndarray, np.ndarray]]  # by shard: places among some rows, and the rows by its own numbers
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ShardedTable:
             if len(at)
         }
         for number, values in zip(calls, self.holders.ask(calls), strict=True):
-            out[split[number][0]] = torch.from_numpy(values)
+            out.numpy()[split[number][0]] = values
         return out
 
     def copy_(self, values: Tensor) -> None:
@@ -68,16 +68,14 @@ class ShardedTable:
         """All rows, written to a tensor."""
         found = self.holders.ask({s.number: ("take", self.name, slice(None)) for s in self.shares})
         for share, values in zip(self.shares, found, strict=True):
-            target[share.rows] = torch.from_numpy(values)
+            target.numpy()[share.rows] = values
         return target
 
 
 def split_rows(rows: Tensor, parts: Sequence[Share]) -> Split:
     ids = rows.numpy()
     places = [share.places(ids) for share in parts]
-    return [
-        (torch.from_numpy(at), share.inner(ids[at]).astype(np.int64)) for share, at in zip(parts, places, strict=True)
-    ]
+    return [(at, share.inner(ids[at]).astype(np.int64)) for share, at in zip(parts, places, strict=True)]
 
 
 class ShardedKeeper(Keeper):
@@ -126,7 +124,7 @@ class ShardedKeeper(Keeper):
                 like = values[table]
                 values[table] = out = torch.empty((len(rows), *like.shape[1:]), dtype=like.dtype)
                 for (at, _), one in zip(self._cut(rows), found, strict=True):
-                    out[at] = torch.from_numpy(one[tree][table])
+                    out.numpy()[at] = one[tree][table]
         return Shown(trees, {space: layout[space].inverse for space in layout})
 
     def close(self, totals: Mapping[str, Total], plain: Collection[str], number: int, time: int) -> None:
@@ -143,7 +141,7 @@ class ShardedKeeper(Keeper):
     def _summed(self, total: Total, share: Share) -> Summed:
         def cut(values: Tree) -> Arrays:
             at = {name: self._cut(total.rows[name])[share.number][0] for name in values if name in self.tables}
-            return {name: values[name].index_select(0, places).numpy() for name, places in at.items()}
+            return {name: values[name].numpy()[places] for name, places in at.items()}
 
         return Summed(
             cut(total.values), self._own(total.rows, share), cut(total.held), total.weight, total.count,

@@ -125,7 +125,8 @@ def fit(
     )
     ready = trainer(
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
-        workers=options.workers, compiled=options.compile, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
+        workers=options.workers, compiled=options.compile, on_bad_update=options.on_bad_update,
+        scratch=options.scratch, rounds=options.rounds,
     )  # fmt: skip
     notes = tuple(getattr(ready.server.average, "notes", ()))
     if ready.secure is not None:

@@ -14,9 +14,9 @@ from worlds import bag, equal, item_data, trainer_for
 import fedsub as fs
 from fedsub.errors import RunError
 from fedsub.round.crew import processes
-from fedsub.round.quiet import one_thread
 from fedsub.round.crew.processes import Forked, Processes
 from fedsub.round.prepare import Trainer
+from fedsub.round.quiet import one_thread
 
 DATA = item_data((3, 7, 4, 9, 2, 5, 8, 3, 6, 4, 5, 6))
 METHOD = fs.methods.scaffold(lr=0.1, local_steps=3, batch_size=4, clients_per_round=8)

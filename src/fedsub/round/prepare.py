@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
 from fedsub.method.part import Part
 from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
-from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared, Trains
+from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round.client import ClientHalf
@@ -24,14 +22,14 @@ from fedsub.round.kept import OfServer
 from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
 from fedsub.round.predict import PersonalModel
-from fedsub.round.private import EPSILON
 from fedsub.round.secure import secured
+from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
 from fedsub.trees import Tree
 
 
-class Trainer(Trains):
+class Trainer(ServedRounds):
     """A server and clients in one process. ``scratch`` is a folder for what clients keep, if memory is too small."""
 
     def __init__(
@@ -80,18 +78,6 @@ class Trainer(Trains):
         shared, names = self.server.model(number), self.server.schema.private
         keeper = self.method.keeper
         return PersonalModel(shared, self.memory, keeper.own_slot, names) if keeper is not None and names else shared
-
-    def settle(self, number: int) -> None:
-        self.server.settle(number)
-
-    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
-        return {} if self.server.private is None else {EPSILON: self.server.private.epsilon}
-
-    def stops(self, number: int) -> str:
-        return "" if self.server.private is None else self.server.private.stops(number)
-
-    def spent(self) -> dict[str, Any]:
-        return {} if self.server.private is None else self.server.private.describe()
 
 
 def check_own(name: str, keeper: Part | None, problem: Problem) -> None:

@@ -67,8 +67,8 @@ def test_what_a_row_costs_is_what_the_server_keeps(method):
     trainer = played(method)
     one, size = memory.per_row(trainer, "item"), 500
     tables = set(trainer.problem.tables)
-    by_row = [v for name, v in trainer.server.state.items() if name.partition("/")[2] in tables and v.ndim]
-    slots = [tree[n] for slots in trainer.server.slots.values() for tree in slots.values() for n in tables]
+    by_row = [v for name, v in trainer.server.keeper.state.items() if name.partition("/")[2] in tables and v.ndim]
+    slots = [tree[n] for slots in trainer.server.keeper.slots.values() for tree in slots.values() for n in tables]
     assert one.values * size == sum(trainer.params[n].nbytes for n in tables)
     assert one.server * size == sum(v.nbytes for v in by_row)
     assert one.parts * size == sum(v.nbytes for v in slots)

@@ -1,7 +1,7 @@
 """What every process of a run holds in memory, in bytes by what it is for.
 
-What is kept of a row is not written down here a second time: the server's rule, the parts and the average are asked
-for it, for a model of two rows and one of three, and the difference is what a row costs.
+What is kept of a row is not written down here a second time: the keeper of a round is made for a model of two rows and
+for one of three, and the difference is what a row costs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsub.round.keeper import Keeper
 from fedsub.round.prepare import Trainer
 from fedsub.study.planning.constants import Constants
 from fedsub.study.planning.counted import Counts
@@ -54,10 +55,10 @@ def _sizes(trainer: Trainer, space: str, rows: int) -> tuple[int, int, int]:
                            *value.shape[1:]), dtype=value.dtype)
         for name, value in trainer.params.items()
     }  # fmt: skip
-    state = trainer.server.rule.init(params, trainer.problem.tables)
-    slots = sum(len(part.server_slots) for part in trainer.method.parts)
-    own = _nbytes(params)
-    return own, _nbytes(state), slots * own
+    server = trainer.server
+    keeper = Keeper(trainer.method.parts, server.rule, lambda: server.average, params, server.population.tables)
+    slots = sum(_nbytes(tree) for slots in keeper.slots.values() for tree in slots.values())
+    return _nbytes(params), _nbytes(keeper.state), slots
 
 
 def _nbytes(tree: dict[str, torch.Tensor]) -> int:

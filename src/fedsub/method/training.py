@@ -78,6 +78,9 @@ class Trains:
     def settle(self, number: int) -> None:
         """Bring the shared model up to date in place, at the end of training."""
 
+    def close(self) -> None:
+        """No round will be played any more: whoever helped may go."""
+
     def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
         """What the method measures of itself at an evaluation, by name."""
         return {}

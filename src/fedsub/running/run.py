@@ -76,7 +76,7 @@ def run(
     With ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
     checkpoint, giving the same numbers as a run that was never interrupted; with more ``rounds`` than before it is
     trained further. A forward or loss whose code has changed since is refused then, unless ``force_code``.
-    ``workers`` (threads, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
+    ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
     chance that a sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
@@ -115,6 +115,7 @@ def run(
         session = Session(
             problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from
         )
+        ready = None
         try:
             if session.started:  # a configuration that differs is refused first
                 session.open()
@@ -141,6 +142,8 @@ def run(
                     session.event("What had been written of the model's making was not intact; it was written again.")
             return session.train(ready.trainer, evaluator, initial, rounds, goal, stop_at_target)
         finally:
+            if ready is not None:
+                ready.trainer.close()
             session.close()
 
 

@@ -44,7 +44,8 @@ found = []
 for turn in range(turns + 1):
     spent.clear()
     wall, begin = time.perf_counter(), time.process_time()
-    done = fs.run(method, w.objective(), train, test=test, rounds=rounds, engine="batched", out=f"{folder}/{os.getpid()}-{turn}")
+    out = f"{folder}/{os.getpid()}-{turn}"
+    done = fs.run(method, w.objective(), train, test=test, rounds=rounds, engine="batched", out=out)
     whole, wall = time.process_time() - begin, time.perf_counter() - wall
     if turn:  # the first one also imports
         found.append({"whole": whole, "rounds": sum(spent), "around": whole - sum(spent), "wall": wall})

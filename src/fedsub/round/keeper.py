@@ -129,6 +129,9 @@ class Keeper:
         value, table = self.state[name], name.partition("/")[2]
         return table in self.tables and value.ndim > 0 and len(value) == len(self.params[table])
 
+    def end(self) -> None:
+        """Nobody will ask any more."""
+
     def restored(self) -> None:
         """What `kept` gives has been read back from a checkpoint."""
 

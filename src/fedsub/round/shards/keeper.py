@@ -170,7 +170,6 @@ class ShardedKeeper(Keeper):
         self.holders.tell({s.number: ("settle", time) for s in self.shares})
         for name, target in self.first.items():
             self.whole[name] = self._tables[f"{MODEL}/{name}"].gather(target)
-        self.end()
 
     def end(self) -> None:
         self.holders.close()

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from fedsub.study import diagnostics as diagnostics
     from fedsub.study.comparing import Comparison, compare
     from fedsub.study.lambdas.choose import LambdaPath, choose_lambda
+    from fedsub.study.planning import Cluster, Constants, Plan, plan
     from fedsub.study.tuning import Tuning, tune
     from fedsub.trees import Tree, add_rows, put_rows, take_rows
 
@@ -74,7 +75,9 @@ __all__ = [
     "CentralDP",
     "Clients",
     "ClipRows",
+    "Cluster",
     "Comparison",
+    "Constants",
     "ControlVariates",
     "Dynamic",
     "Evaluate",
@@ -97,6 +100,7 @@ __all__ = [
     "OverSampledHolders",
     "Part",
     "Personal",
+    "Plan",
     "Predicted",
     "Progress",
     "Prox",
@@ -136,6 +140,7 @@ __all__ = [
     "models",
     "movielens",
     "movielens_like",
+    "plan",
     "predict",
     "privacy",
     "put_rows",
@@ -192,6 +197,7 @@ _HOMES = {
     "running.run": ("Interrupted", "run"),
     "study.comparing": ("Comparison", "compare"),
     "study.lambdas.choose": ("LambdaPath", "choose_lambda"),
+    "study.planning": ("Cluster", "Constants", "Plan", "plan"),
     "study.tuning": ("Tuning", "tune"),
     "trees": ("Tree", "add_rows", "put_rows", "take_rows"),
     "serving.export": ("Exported", "export"),

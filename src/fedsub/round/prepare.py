@@ -15,6 +15,7 @@ from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round.client import ClientHalf
+from fedsub.round.crew.local import crew_of
 from fedsub.round.engines.base import Engine, Plan
 from fedsub.round.engines.setup import choose
 from fedsub.round.here import Here
@@ -43,6 +44,7 @@ class Trainer(ServedRounds):
         seed: int = 0,
         lost: float = 0.0,
         workers: int = 1,
+        compiled: bool = False,
         on_bad_update: str = "skip",
         scratch: Path | None = None,
         rounds: int | None = None,
@@ -56,7 +58,8 @@ class Trainer(ServedRounds):
         ledger = Ledger(
             self.server.schema, len(population), population.rows, pooled=method.pooled, spaces=problem.spaces
         )
-        self.here = Here(half, engine, self.memory, ledger, workers=workers, lost=lost, strict=on_bad_update == "raise")
+        crew = crew_of(workers, plan, params, compiled=compiled)
+        self.here = Here(half, engine, self.memory, ledger, crew, lost=lost, strict=on_bad_update == "raise")
         secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
         self.secure = secured(self.here, self.server, secure) if secure is not None else None
         self.transport: Transport = self.secure or self.here
@@ -73,6 +76,9 @@ class Trainer(ServedRounds):
 
     def round(self, number: int) -> RoundReport:
         return play(self.server, self.transport, number)
+
+    def close(self) -> None:
+        self.here.crew.close()
 
     def model(self, number: int) -> Tree | PersonalModel:
         shared, names = self.server.model(number), self.server.schema.private
@@ -119,7 +125,8 @@ def fit(
     )
     ready = trainer(
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
-        workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
+        workers=options.workers, compiled=options.compile, on_bad_update=options.on_bad_update,
+        scratch=options.scratch, rounds=options.rounds,
     )  # fmt: skip
     notes = tuple(getattr(ready.server.average, "notes", ()))
     if ready.secure is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub import rng
 from fedsub.checks import check_whole
 from fedsub.data.clients import Clients, Space
 from fedsub.data.heat import deciles, row_heat
@@ -25,10 +25,9 @@ from fedsub.round.norms import GradientNorms, Norms
 from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
+from fedsub.round.sampled import Sampled
 from fedsub.round.score import Scorer
 from fedsub.trees import Model, whole
-
-BATCH = 1024  # modest batches stay in the cache
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,7 @@ class Evaluator:
         self.scorer = Scorer(problem, columns)
         self._decile: dict[str, np.ndarray] | None = None
         self._masks: dict[tuple[str, int], np.ndarray] = {}
+        self._sampled: dict[tuple[str, int], Sampled] = {}
         self.training = False  # from then on a metric of your own that fails ends nothing
         self._failed, self._told = dict[str, str](), False
         self._slopes: dict[str, GradientNorms] = {}
@@ -163,7 +163,7 @@ class Evaluator:
         """Scalars by split: {"train.ce": …, "test.auc": …}. Of personal models, each is asked for its client's."""
         out: dict[str, float] = {}
         for name, clients in self.splits.items():
-            answers = self._predict(model, clients, self._choose(name, clients, self.plan.count(name)))
+            answers = self._predict(model, self._choose(name, clients, self.plan.count(name)))
             out |= {f"{name}.{k}": v for k, v in self._measure(answers).items()}
             if self.ranker is not None and name in self.ranker.ranked:
                 out |= {f"{name}.{k}": v for k, v in self.ranker(name, _at_hand(model)).items()}
@@ -189,7 +189,7 @@ class Evaluator:
         out: dict[str, Any] = {}
         for name, clients in self.splits.items():
             chosen = self._choose(name, clients, self.plan.final_samples)
-            answers = self._predict(model, clients, chosen, with_heat=bool(self.problem.spaces))
+            answers = self._predict(model, chosen, with_heat=bool(self.problem.spaces))
             by_decile = metrics.by_group(
                 answers.heat,
                 np.arange(-1, 10) if self.problem.spaces else np.arange(0),
@@ -203,12 +203,12 @@ class Evaluator:
                 "by_client": self._by_client(answers),
             }
             if isinstance(model, PersonalModel):
-                shared = self._predict(model.shared, clients, chosen)
+                shared = self._predict(model.shared, chosen)
                 out[name]["shared"] = {**self._measure(shared), "by_client": self._by_client(shared)}
                 out[name]["gain"] = metrics.gain(answers.losses, shared.losses, answers.owners)
             if self.ranker is not None and name in self.ranker.ranked:
                 out[name] |= self.ranker.final(name, _at_hand(model))
-            for part, mask in self._slices(name, clients, chosen):
+            for part, mask in self._slices(name, clients, chosen.samples):
                 out[part] = {"samples": int(mask.sum()), **self._measure(answers.take(mask))}
         return out
 
@@ -239,43 +239,48 @@ class Evaluator:
                 out.append((name, self._masks[place]))
         return out
 
-    def _choose(self, name: str, clients: Clients, count: int | None) -> np.ndarray:
-        if count is None or count >= clients.samples:
-            return np.arange(clients.samples)
-        word = rng.key(rng.EVALUATION, len(name), *name.encode())
-        return np.sort(rng.first_of_permutation(clients.samples, count, word))
+    def _choose(self, name: str, clients: Clients, count: int | None) -> Sampled:
+        place = (name, clients.samples if count is None else min(count, clients.samples))
+        if place not in self._sampled:
+            self._sampled[place] = Sampled(name, clients, count, self.columns, self._numbers(clients))
+        return self._sampled[place]
 
-    def _predict(self, model: Evaluated, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False) -> Answers:
+    def _numbers(self, clients: Clients) -> int:
+        """How many numbers the looked-up rows of a sample and its values are."""
+        shapes = {name: p.shape for name, p in self.problem.objective.module.named_parameters()}
+        row = dict.fromkeys(self.problem.spaces, 0)
+        for name, space in self.problem.tables.items():
+            row[space.name] += math.prod(shapes[name][1:])
+        columns = [clients.columns[name] for name in self.columns]
+        return max(1, sum(c.width * (row.get(c.space, 1) if c.space else 1) for c in columns))
+
+    def _predict(self, model: Evaluated, chosen: Sampled, *, with_heat: bool = False) -> Answers:
         """What the model says to the chosen samples, with the decile of each one's coldest feature if asked for."""
-        label = getattr(self.problem.objective.loss, "label", None)
+        label, clients = getattr(self.problem.objective.loss, "label", None), chosen.clients
         if isinstance(model, PersonalModel | Elsewhere):
             predict = model.answer if isinstance(model, Elsewhere) else partial(self.scorer.personal(model), model)
-            losses, said = predict(clients, chosen)
+            losses, said = predict(clients, chosen.samples)
             columns = tuple(c for c in self.columns if c == label or (with_heat and clients.columns[c].space))
-            arrays = clients.gather(chosen, columns, local=False)
+            arrays = clients.gather(chosen.samples, columns, local=False)
             heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
             labels = arrays[label] if label else np.zeros(len(chosen))
-            return self._answers(losses, self._outputs(said, len(chosen)), labels, heat, chosen, clients)
+            return self._answers(losses, self._outputs(said, len(chosen)), labels, heat, chosen)
         device = next(iter(model.values())).device
         found: list[tuple[np.ndarray, ...]] = []
         with torch.no_grad():
-            for low in range(0, len(chosen), BATCH):
-                samples = chosen[low : low + BATCH]
-                arrays = clients.gather(samples, self.columns, local=False)
+            for arrays in chosen.batches():
+                count = len(next(iter(arrays.values())))
+                labels = arrays[label].copy() if label else np.zeros(count)
+                heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
                 module, some = self.scorer.over(model, arrays)
-                batch = columns_to(some, device)
-                real = torch.ones(len(samples), device=device)
+                batch, real = columns_to(some, device), torch.ones(count, device=device)
                 value, output = module.losses(self.problem.objective, batch, real)
-                found.append((
-                    value.expand(len(samples)).double().cpu().numpy(),
-                    self._outputs(output, len(samples)),
-                    arrays[label] if label else np.zeros(len(samples)),
-                    self._coldest(clients, arrays) if with_heat else np.zeros(0),
-                ))  # fmt: skip
+                losses = value.expand(count).double().cpu().numpy()
+                found.append((losses, self._outputs(output, count), labels, heat))
         if not found:
             found = [(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0))]
         losses, outputs, labels, heat = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return self._answers(losses, outputs, labels, heat, chosen, clients)
+        return self._answers(losses, outputs, labels, heat, chosen)
 
     def _outputs(self, said: Any, count: int) -> np.ndarray:
         """Outputs where something reads them: these losses are measured by more than their value, and so are yours."""
@@ -283,7 +288,7 @@ class Evaluator:
         own = self.plan.own and isinstance(said, Tensor) and said.ndim > 0 and len(said) == count
         return _plain(said) if scored or own else np.zeros(count)
 
-    def _answers(self, losses, outputs, labels, heat, chosen: np.ndarray, clients: Clients) -> Answers:
+    def _answers(self, losses, outputs, labels, heat, chosen: Sampled) -> Answers:
         loss, scores = self.problem.objective.loss, None
         if isinstance(loss, Binary):
             scores = outputs.reshape(len(losses), -1)[:, 0] if len(losses) else np.zeros(0)
@@ -291,7 +296,7 @@ class Evaluator:
             scores = outputs[:, 0] - outputs[:, 1] if len(losses) else np.zeros(0)
         elif isinstance(loss, Squared) and outputs.ndim == 2:
             outputs = outputs[:, 0]
-        return Answers(losses, outputs, labels, clients.clients_of(chosen), chosen, clients, scores, heat)
+        return Answers(losses, outputs, labels, chosen.owners, chosen.samples, chosen.clients, scores, heat)
 
     def _measure(self, answers: Answers, part: bool = False) -> dict[str, float]:
         """The metrics of some samples; ``part``: of a group, for which metrics of your own may be undefined."""

@@ -27,7 +27,7 @@ from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
 from fedsub.round.sampled import Sampled
 from fedsub.round.score import Scorer
-from fedsub.trees import Tree
+from fedsub.trees import Model, whole
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,11 @@ class Evaluator:
         """{"train.squared_norm": ‖∇f‖², "train.elementwise_norm": ∇fᵀ D ∇f}, of the population's data."""
         if weighting is None:
             weighting = (self.plan.norms if isinstance(self.plan.norms, Norms) else Norms()).weighting
+        model = _at_hand(model)
+        model = model if isinstance(model, PersonalModel) else whole(model, "The gradient's norm")
         if weighting not in self._slopes:
             self._slopes[weighting] = GradientNorms(self.problem, self.population, self.columns, weighting)
-        return {f"train.{name}": value for name, value in self._slopes[weighting](_at_hand(model)).items()}
+        return {f"train.{name}": value for name, value in self._slopes[weighting](model).items()}
 
     def final(self, model: Evaluated) -> dict[str, Any]:
         """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features), ``spread`` and ``by_client``.
@@ -264,7 +266,6 @@ class Evaluator:
             heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
             labels = arrays[label] if label else np.zeros(len(chosen))
             return self._answers(losses, self._outputs(said, len(chosen)), labels, heat, chosen)
-        module = self.scorer.full(model)
         device = next(iter(model.values())).device
         found: list[tuple[np.ndarray, ...]] = []
         with torch.no_grad():
@@ -272,7 +273,8 @@ class Evaluator:
                 count = len(next(iter(arrays.values())))
                 labels = arrays[label].copy() if label else np.zeros(count)
                 heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
-                batch, real = columns_to(arrays, device), torch.ones(count, device=device)
+                module, some = self.scorer.over(model, arrays)
+                batch, real = columns_to(some, device), torch.ones(count, device=device)
                 value, output = module.losses(self.problem.objective, batch, real)
                 losses = value.expand(count).double().cpu().numpy()
                 found.append((losses, self._outputs(output, count), labels, heat))
@@ -343,8 +345,8 @@ class Evaluator:
         return out
 
 
-def _at_hand(model: Evaluated) -> Tree | PersonalModel:
-    """For what needs all of a model, or samples that nobody has."""
+def _at_hand(model: Evaluated) -> Model | PersonalModel:
+    """For what needs all parts of a model, or samples that nobody has."""
     if isinstance(model, Elsewhere):
         raise ConfigError(
             "Other parties hold parts of this model and of its data: lists of items and the gradient's norms cannot be "

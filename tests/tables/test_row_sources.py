@@ -48,11 +48,12 @@ def test_evaluation_is_that_of_the_whole_tables_and_asks_for_named_rows_only() -
     problem = Problem.bind(goal, clients)
     own = {n: p.detach() for n, p in goal.module.named_parameters()}
     found = Evaluator(problem, {"train": clients}, fs.Evaluate(), tuple(clients.columns))
-    sources = {n: Asked(v) if n in goal.tables else v for n, v in own.items()}
+    tables = {n: Asked(own[n]) for n in goal.tables}
+    sources = {**own, **tables}
     assert found(sources) == found(own)
     assert repr(found.final(sources)) == repr(found.final(own))  # some of it is NaN
     for name, space in problem.tables.items():
-        assert set(sources[name].rows) == set(space.rows.tolist()) | {0}
+        assert set(tables[name].rows) == set(space.rows.tolist()) | {0}
 
 
 def test_ids_are_renumbered_and_row_0_stays_row_0() -> None:

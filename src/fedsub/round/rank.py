@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedsub.data.clients import Clients
-from fedsub.data.heat import deciles, row_heat
+from fedsub.data.held import held_deciles
 from fedsub.errors import ConfigError, nearest
 from fedsub.objective import ranking as measures
 from fedsub.objective.metrics import twentieths
@@ -158,7 +158,7 @@ class Ranker:
     def _by_heat(self, made: Lists, places: Array) -> list[dict[str, Any]]:
         """How many of the positives stand among the first, by the heat of the item; −1: in no training sample."""
         space = self.population.space_of(self.plan.item)
-        tenth = deciles(row_heat(space))[made.positive]
+        tenth = held_deciles({space.name: space})[space.name].at(made.positive, -1)
         return [
             {
                 "group": g, "positives": int((tenth == g).sum()),

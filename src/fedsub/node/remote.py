@@ -113,7 +113,7 @@ class Remote:
         said = self._read_asked(number, client, repeat, data)
         if said is None or all(np.array_equal(rows, known[space]) for space, rows in said.items()):
             return said is not None
-        self.refuse(client, WireError("it names other rows than before, for which its task was not made; it is asked anew"))
+        self.refuse(client, WireError("it names other rows than before, not those of its task; it is asked anew"))
         return False
 
     def safe_for(self, client: int) -> int:

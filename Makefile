@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "optuna>=4" "dp-accounting>=0.6,<0.7" "cryptography>=42" "networkx>=3.2" "scipy>=1.11" "flwr>=1.41,<2" playwright "ruff>=0.9" pyright
+DEV := pytest pytest-xdist hypothesis scikit-learn pandas pyarrow tensorboard "optuna>=4" "dp-accounting>=0.6,<0.7" "cryptography>=42" "networkx>=3.2" "scipy>=1.11" "flwr>=1.41,<2" "ray>=2.55" playwright "ruff>=0.9" pyright
 SITE := "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.29" "nbconvert>=7.16" "ipykernel>=6.29" build
 
 .PHONY: demo test test-slow lint bench docs notebooks dist clean

@@ -275,3 +275,15 @@ def test_a_compiler_that_fails_stops_only_a_run_on_a_tested_torch(monkeypatch) -
         result = run(engine="batched", compile=True)
     assert len(caught) == 1
     assert equal(result.params, plain.params)
+
+
+def test_what_operations_cost_is_counted() -> None:
+    x, w, b = some((6, 4), (4, 5), (5,))
+    with torch_private.Counted() as seen:
+        y = torch.addmm(b, x, w)
+        y.t().view(5, 6)
+        torch_private.foreach_add_([x, w], [x, w])
+        torch.sort(b)
+    assert seen.flops == 2 * 6 * 4 * 5
+    assert seen.calls == 3  # views compute nothing
+    assert seen.bytes == 4 * (6 * 5) + 4 * (6 * 4 + 4 * 5) + (4 + 8) * 5

@@ -15,8 +15,8 @@ SECTIONS = {
     ),
     "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),
     "Explanation": (
-        "heat", "private_heat", "architecture", "engines", "scale", "costs", "leaks", "privacy", "secure_sum",
-        "benchmarks", "reproduce", "results",
+        "heat", "private_heat", "architecture", "engines", "scale", "planning", "costs", "leaks", "privacy",
+        "secure_sum", "benchmarks", "reproduce", "results",
     ),
     "Reference": ("reference/index", "stability"),
 }  # fmt: skip

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fedsub.data.datasets import movielens
     from fedsub.data.twins import movielens_like
     from fedsub.errors import FedsubError
-    from fedsub.families import factorisation, mixture
+    from fedsub.families import asynchronous, factorisation, mixture
+    from fedsub.families.asynchronous.method import Asynchronous
     from fedsub.method import codecs, sampling, schedules, servers
     from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
     from fedsub.method.local import SGD, Adam, Solver
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from fedsub.objective.metric import Metric, metric
     from fedsub.objective.objective import Objective
     from fedsub.privacy.budget import Budget
+    from fedsub.round.clock.devices import Devices
     from fedsub.round.evaluate import Evaluate
     from fedsub.round.norms import Norms
     from fedsub.round.ranking import Ranking
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from fedsub.study import diagnostics as diagnostics
     from fedsub.study.comparing import Comparison, compare
     from fedsub.study.lambdas.choose import LambdaPath, choose_lambda
+    from fedsub.study.planning import Cluster, Constants, Plan, plan
     from fedsub.study.tuning import Tuning, tune
     from fedsub.trees import Tree, add_rows, put_rows, take_rows
 
@@ -68,14 +71,18 @@ __all__ = [
     "Adam",
     "Add",
     "AnchoredSteps",
+    "Asynchronous",
     "Averaging",
     "Budget",
     "Callback",
     "CentralDP",
     "Clients",
     "ClipRows",
+    "Cluster",
     "Comparison",
+    "Constants",
     "ControlVariates",
+    "Devices",
     "Dynamic",
     "Evaluate",
     "Everyone",
@@ -97,6 +104,7 @@ __all__ = [
     "OverSampledHolders",
     "Part",
     "Personal",
+    "Plan",
     "Predicted",
     "Progress",
     "Prox",
@@ -117,6 +125,7 @@ __all__ = [
     "WandB",
     "Work",
     "add_rows",
+    "asynchronous",
     "choose_lambda",
     "codecs",
     "compare",
@@ -136,6 +145,7 @@ __all__ = [
     "models",
     "movielens",
     "movielens_like",
+    "plan",
     "predict",
     "privacy",
     "put_rows",
@@ -158,6 +168,7 @@ _HOMES = {
     "data.datasets": ("movielens",),
     "data.twins": ("movielens_like",),
     "errors": ("FedsubError",),
+    "families.asynchronous.method": ("Asynchronous",),
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
     "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": (
@@ -182,6 +193,7 @@ _HOMES = {
     "privacy.budget": ("Budget",),
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
+    "round.clock.devices": ("Devices",),
     "round.evaluate": ("Evaluate",),
     "round.norms": ("Norms",),
     "round.ranking": ("Ranking",),
@@ -192,6 +204,7 @@ _HOMES = {
     "running.run": ("Interrupted", "run"),
     "study.comparing": ("Comparison", "compare"),
     "study.lambdas.choose": ("LambdaPath", "choose_lambda"),
+    "study.planning": ("Cluster", "Constants", "Plan", "plan"),
     "study.tuning": ("Tuning", "tune"),
     "trees": ("Tree", "add_rows", "put_rows", "take_rows"),
     "serving.export": ("Exported", "export"),
@@ -204,7 +217,7 @@ _MODULES = {
     for room, names in {
         "": ("errors", "gossip", "methods", "privacy", "vertical"),
         "data": ("datasets", "heat", "twins"),
-        "families": ("factorisation", "mixture"),
+        "families": ("asynchronous", "factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),
         "objective": ("losses", "models"),
         "study": ("costs", "diagnostics", "leaks", "theory"),

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 # Minor releases with which every test of fedsub was run.
 TESTED = ("2.13",)
@@ -238,3 +240,32 @@ def compiled(function: Callable[..., Any], *, vectors: bool) -> Callable[..., An
     if not vectors:
         options["cpp.simdlen"] = 1
     return torch.compile(function, dynamic=False, options=options)
+
+
+class Counted(TorchDispatchMode):
+    """What operations on tensors cost while it is entered, counted: calls, bytes that they write, multiplications.
+
+    ``flops`` are those of matrix products and convolutions (two for a multiplication and an addition); a layer that
+    one call computes, such as a recurrent one, is not looked into.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.bytes, self.flops = 0, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        packet = func.overloadpacket
+        if packet in flop_registry:
+            self.flops += int(flop_registry[packet](*args, **kwargs, out_val=out))
+        if not func.is_view:
+            self.calls += 1
+            self.bytes += _bytes(out if out is not None else args[:1])  # foreach operations change their first list
+        return out
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0

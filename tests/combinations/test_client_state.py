@@ -80,7 +80,7 @@ def test_a_rejected_client_keeps_its_state(engine: str, chunk) -> None:
     assert all(torch.isfinite(v).all() for v in trainer.params.values())
     # c is still the mean of what the others changed.
     others = (kept["scaffold.variate/x"] - 0.3).sum() / 5
-    torch.testing.assert_close(trainer.server.slots["scaffold"]["variate"]["x"].sum(), others)
+    torch.testing.assert_close(trainer.server.keeper.slots["scaffold"]["variate"]["x"].sum(), others)
 
 
 class Count(Part):
@@ -119,7 +119,7 @@ def test_what_moved_takes_bounded_memory() -> None:
     trainer = trainer_for(method, goal_of(), DATA, "serial")
     for number in range(1, 31):
         trainer.round(number)
-    for moved in (*trainer.server.moved.values(), *trainer.memory.moved.values()):
+    for moved in (*trainer.server.keeper.moved.values(), *trainer.memory.moved.values()):
         assert sum(map(len, moved._listed)) <= moved.size
     rows = trainer.state.take_moved()
     assert rows["emb.weight"].tolist() == np.unique(DATA.spaces["ids"].rows).tolist()

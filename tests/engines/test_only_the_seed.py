@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,16 @@ from engine_modules import DATA, Noisy, objective
 from worlds import bag, equal, item_data, trainer_for
 
 import fedsub as fs
+from fedsub.round.crew import processes
+from fedsub.round.quiet import one_thread
+
+
+@pytest.fixture(autouse=True)
+def any_work_is_worth_a_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(processes, "SHORT", 0)
+    with one_thread():  # as in every run
+        yield
+
 
 SETTINGS = pytest.mark.parametrize(
     ("kind", "how"),

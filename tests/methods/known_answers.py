@@ -73,7 +73,7 @@ OPTIMUM, FEDAVG = 2 / 3, 1.1793039910
 
 def variates(trainer) -> tuple[dict, dict]:
     """(c, c_i) of a trainer: c_i of tables as [N, rows, …], zero outside S(i)."""
-    c = trainer.server.slots["scaffold"]["variate"]
+    c = trainer.server.keeper.slots["scaffold"]["variate"]
     own = {}
     for name in trainer.problem.names:
         stored = trainer.memory.tensors[f"scaffold.variate/{name}"]

@@ -46,7 +46,7 @@ def test_scaffold_converges_and_its_variate_is_the_mean_of_the_clients(engine: s
         drawn = trainer.round(number).clients
         twice += len(drawn) - len(np.unique(drawn))
         mean = float(trainer.memory.tensors["scaffold.variate/x"].mean())
-        assert float(trainer.server.slots["scaffold"]["variate"]["x"]) == pytest.approx(mean, abs=1e-12)
+        assert float(trainer.server.keeper.slots["scaffold"]["variate"]["x"]) == pytest.approx(mean, abs=1e-12)
     assert twice > 100
     assert float(trainer.params["x"]) == pytest.approx(OPTIMUM, abs=1e-6)
 

@@ -168,5 +168,5 @@ def test_a_gradient_is_forgotten_with_the_model_that_it_was_taken_at() -> None:
     trainer = trainer_for(method, UNEVEN.objective(), clients, "batched")
     for number in range(1, 5):
         trainer.round(number)
-        kept = trainer.server.slots["fsvrg"]["gradient"]
+        kept = trainer.server.keeper.slots["fsvrg"]["gradient"]
         assert any(bool(v.any()) for v in kept.values()) == (number % 2 == 1)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedsub.cli import bench, commands, costs, data, deploy, mixture, node, privacy, report, serving, vertical
+from fedsub.cli import bench, commands, costs, data, deploy, mixture, node, plan, privacy, report, serving, vertical
 from fedsub.cli.show import data_notices, error
 from fedsub.errors import FedsubError
 
@@ -71,6 +71,7 @@ commands.register(app)
 report.register(app)
 bench.register(app)
 costs.register(app)
+plan.register(app)
 serving.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")

@@ -171,7 +171,7 @@ class Flags(DataFlags):
 
     engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None
     chunk: Annotated[int | None, _option(SPEED, "Clients trained together at most (batched)."), "run.chunk"] = None
-    workers: Annotated[int | None, _option(SPEED, "Threads. Results do not change."), "run.workers"] = None
+    workers: Annotated[int | None, _option(SPEED, "Processes that train. Results do not change."), "run.workers"] = None
     compile: Annotated[bool | None, _option(SPEED, "Use torch.compile.", "--compile"), "run.compile"] = None
     device: Annotated[str | None, _option(SPEED, "cpu, cuda, cuda:1, mps."), "run.device"] = None
 

@@ -62,7 +62,7 @@ def import_own(path: str, own: Own, to: Path | None, force: bool, view: View) ->
     options: dict[str, Any] = {
         "ids": tables_of(own.table or []), "label": own.label, "values": own.value, "nulls": own.nulls,
         "max_len": own.max_len, "binary_label": own.binary_label, "memory": own.memory, "workers": own.workers,
-        "sizes": _sizes(own.rows),
+        "sizes": sizes_of(own.rows),
     }  # fmt: skip
     options = {name: value for name, value in options.items() if value is not None}
     with _shown(view) as progress:
@@ -80,7 +80,7 @@ def import_own(path: str, own: Own, to: Path | None, force: bool, view: View) ->
     view.line(f"To train on it: fedsub run {target}")
 
 
-def _sizes(texts: list[str] | None) -> dict[str, int] | None:
+def sizes_of(texts: list[str] | None) -> dict[str, int] | None:
     """["item=1000"] as {"item": 1000}."""
     out = {}
     for text in texts or []:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedsub.data.clients import Clients
     from fedsub.method.slots import Method
     from fedsub.objective.problem import Problem
+    from fedsub.round.clock.devices import Devices
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Options:
     on_bad_update: str = "skip"
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
     rounds: int | None = None  # of the whole run
+    devices: Devices | None = None  # on whose clock clients train; None: nobody asked
 
     def refuse(self, method: str, *names: str, but: Mapping[str, Any] | None = None) -> None:
         """Raise ConfigError for options that were given and that a method does not use; ``but`` are values it has."""
@@ -76,6 +78,9 @@ class Trains:
     def settle(self, number: int) -> None:
         """Bring the shared model up to date in place, at the end of training."""
 
+    def close(self) -> None:
+        """No round will be played any more: whoever helped may go."""
+
     def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
         """What the method measures of itself at an evaluation, by name."""
         return {}
@@ -105,6 +110,11 @@ class Algorithm:
 
     name: str
     pooled: bool
+
+    @property
+    def clocked(self) -> bool:
+        """Whether what is learned depends on how fast clients' devices are."""
+        return False
 
     @property
     def composition(self) -> Method | None:

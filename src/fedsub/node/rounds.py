@@ -14,16 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
 from fedsub.checks import check_seed
-from fedsub.data.clients import Clients
 from fedsub.errors import DataError, NoUsableClient, WireError
 from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
-from fedsub.method.training import Trains
 from fedsub.node.door import Door, Hello
 from fedsub.node.heat import ask, private_heat, weighs
 from fedsub.node.post import Post, plain
@@ -33,7 +30,7 @@ from fedsub.objective.population import Population
 from fedsub.round.kept import OfServer
 from fedsub.round.ledger import RoundReport
 from fedsub.round.letters import Letters
-from fedsub.round.private import EPSILON
+from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
 from fedsub.secure import Registry
@@ -70,7 +67,7 @@ class Seen:
         self.counts[name] = self.counts.get(name, 0) + number
 
 
-class Rounds(Trains):
+class Rounds(ServedRounds):
     """``params`` is the shared model, trained in place.
 
     ``population`` is what is known of the clients. With ``names`` instead, which has their number and the names of
@@ -139,6 +136,8 @@ class Rounds(Trains):
             self.seen.joined.discard(client)
             self.seen.left_out.pop(client, None)
             self._waiting.pop(client, None)
+            if self._played is not None:
+                self.remote.known.forget(client)
             try:
                 if not 0 <= client < (clients := len(self.door.names)):
                     raise WireError(f"Client {client} is not of this run, whose clients are 0 … {clients - 1}.")
@@ -263,18 +262,6 @@ class Rounds(Trains):
 
     def model(self, number: int) -> Tree:
         return self.server.model(number)
-
-    def settle(self, number: int) -> None:
-        self.server.settle(number)
-
-    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
-        return {} if self.server.private is None else {EPSILON: self.server.private.epsilon}
-
-    def stops(self, number: int) -> str:
-        return "" if self.server.private is None else self.server.private.stops(number)
-
-    def spent(self) -> dict[str, Any]:
-        return {} if self.server.private is None else self.server.private.describe()
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ from fedsub.data.narrowed import Narrowed
 from fedsub.errors import NoUsableClient
 from fedsub.method.groups import Cohort
 from fedsub.round.client import ClientHalf
+from fedsub.round.crew.base import Crew, Done, Scene
 from fedsub.round.engines.base import Engine
-from fedsub.round.engines.workers import Workers
 from fedsub.round.layout import Asked, asked_of
 from fedsub.round.ledger import Ledger
 from fedsub.round.memory import ClientState
-from fedsub.round.messages import Kept, Uplink
+from fedsub.round.messages import Downlink, Kept, Uplink
 from fedsub.round.server import Opened
 from fedsub.round.transport import Answers
 
@@ -30,17 +30,15 @@ def delivers(cohort: Cohort, lost: float, *, seed: int, round: int) -> np.ndarra
 
 
 class Here:
-    """All clients' data is at hand; their work is done in groups, by an engine and some threads."""
+    """All clients' data is at hand; their work is done in groups, by an engine and a crew."""
 
     def __init__(
-        self, half: ClientHalf, engine: Engine, memory: ClientState, ledger: Ledger, *, workers: int = 1,
+        self, half: ClientHalf, engine: Engine, memory: ClientState, ledger: Ledger, crew: Crew, *,
         lost: float = 0.0, strict: bool = False,
     ):  # fmt: skip
         """``lost``: the chance that a client never delivers; ``strict``: one that refuses itself stops the run."""
         self.half, self.engine, self.memory, self.ledger, self.lost = half, engine, memory, ledger, lost
-        self.strict = strict
-        # Torch's own generator belongs to the process: threads would draw from it in any order.
-        self.workers = Workers(1 if half.plan.random else workers)
+        self.strict, self.crew = strict, crew
         self.tracking = True  # whether anybody will ask which entries of the memory moved
         self._kept: list[tuple[Uplink, Kept]] = []
 
@@ -93,26 +91,33 @@ class Here:
         seen = {name: np.concatenate([seen[name] for _, _, seen in told]) for name in self.half.reports if told}
         return refused, np.concatenate(lengths) if lengths else None, seen
 
+    def gather(self, opened: Opened) -> list[tuple[Uplink, Kept]]:
+        """What all clients of a round send and keep, in groups, for whoever adds it up at another time."""
+        sent: list[Uplink] = []
+        self.work(opened, lambda uplink, where: sent.append(uplink))
+        kept = {id(uplink): kept for uplink, kept in self._kept}
+        self.forget()
+        return [(uplink, kept.get(id(uplink), {})) for uplink in sent]
+
     def forget(self) -> None:
         """The round did not enter the model: clients keep what they had."""
         self._kept = []
 
-    def _train(self, opened: Opened, own: Narrowed | None) -> Iterator[tuple[slice, Uplink, Kept]]:
+    def _train(self, opened: Opened, own: Narrowed | None) -> Iterator[Done]:
         """(where in the cohort, uplink, what is kept) of every group, in cohort order."""
         half = self.half
         batches = half.draw(opened.cohort, opened.number, left=None if own is None else own.clients)
 
-        def run(engine: Engine, where: slice) -> tuple[slice, Uplink, Kept]:
-            down = opened.downlink(where)
-            if own is not None:
-                down = half.put_aside(down, own.held_by(where))
-            return where, *half.train(engine, down, self.memory, batches.take(where))
+        def down(where: slice) -> Downlink:
+            sent = opened.downlink(where)
+            return sent if own is None else half.put_aside(sent, own.held_by(where))
 
         def groups(engine: Engine) -> list[slice]:
             return engine.split(batches, lambda where: half.example(opened.downlink(where)))
 
-        engine = self.engine.settle(len(opened.cohort), groups, run)
-        return self.workers.map(lambda where: run(engine, where), groups(engine))
+        scene = Scene(half, opened.cohort, self.memory, batches, down, own is not None)
+        engine = self.engine.settle(len(opened.cohort), groups, scene.train)
+        return self.crew.train(scene, engine, groups(engine))
 
     def accept(self, number: int, answers: Answers) -> None:
         """Write what clients keep; only now, so that a client that takes part twice reads the same both times."""

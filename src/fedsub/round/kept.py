@@ -14,7 +14,8 @@ class OfServer(Remembered):
     def __init__(self, server: ServerHalf, here: Here | None = None, more: Tree | None = None):
         self._server, self._here = server, here
         tables = {name: value for name, (value, _) in server.tables().items()}
-        moved = dict(server.moved) | {name: server.moved[table] for name, (_, table) in server.tables().items()}
+        moved = dict(server.keeper.moved)
+        moved |= {name: moved[table] for name, (_, table) in server.tables().items()}
         if here is not None:
             tables |= {f"client/{name}": value for name, value in here.memory.tensors.items()}
             moved |= {f"client/{name}": one for name, one in here.memory.moved.items()}
@@ -23,10 +24,10 @@ class OfServer(Remembered):
 
     @property
     def tracking(self) -> bool:
-        return self._server.tracking
+        return self._server.keeper.tracking
 
     @tracking.setter
     def tracking(self, on: bool) -> None:
-        self._server.tracking = on
+        self._server.keeper.tracking = on
         if self._here is not None:
             self._here.tracking = on

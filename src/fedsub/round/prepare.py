@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from fedsub.data.clients import Clients
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
 from fedsub.method.part import Part
 from fedsub.method.parts import SecureSum
 from fedsub.method.slots import Method
-from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared, Trains
+from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round.client import ClientHalf
+from fedsub.round.crew.local import crew_of
 from fedsub.round.engines.base import Engine, Plan
 from fedsub.round.engines.setup import choose
 from fedsub.round.here import Here
@@ -24,14 +23,14 @@ from fedsub.round.kept import OfServer
 from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
 from fedsub.round.predict import PersonalModel
-from fedsub.round.private import EPSILON
 from fedsub.round.secure import secured
+from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
 from fedsub.trees import Tree
 
 
-class Trainer(Trains):
+class Trainer(ServedRounds):
     """A server and clients in one process. ``scratch`` is a folder for what clients keep, if memory is too small."""
 
     def __init__(
@@ -45,6 +44,7 @@ class Trainer(Trains):
         seed: int = 0,
         lost: float = 0.0,
         workers: int = 1,
+        compiled: bool = False,
         on_bad_update: str = "skip",
         scratch: Path | None = None,
         rounds: int | None = None,
@@ -58,7 +58,8 @@ class Trainer(Trains):
         ledger = Ledger(
             self.server.schema, len(population), population.rows, pooled=method.pooled, spaces=problem.spaces
         )
-        self.here = Here(half, engine, self.memory, ledger, workers=workers, lost=lost, strict=on_bad_update == "raise")
+        crew = crew_of(workers, plan, params, compiled=compiled)
+        self.here = Here(half, engine, self.memory, ledger, crew, lost=lost, strict=on_bad_update == "raise")
         secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
         self.secure = secured(self.here, self.server, secure) if secure is not None else None
         self.transport: Transport = self.secure or self.here
@@ -76,22 +77,13 @@ class Trainer(Trains):
     def round(self, number: int) -> RoundReport:
         return play(self.server, self.transport, number)
 
+    def close(self) -> None:
+        self.here.crew.close()
+
     def model(self, number: int) -> Tree | PersonalModel:
         shared, names = self.server.model(number), self.server.schema.private
         keeper = self.method.keeper
         return PersonalModel(shared, self.memory, keeper.own_slot, names) if keeper is not None and names else shared
-
-    def settle(self, number: int) -> None:
-        self.server.settle(number)
-
-    def measures(self, splits: dict[str, Clients]) -> dict[str, float]:
-        return {} if self.server.private is None else {EPSILON: self.server.private.epsilon}
-
-    def stops(self, number: int) -> str:
-        return "" if self.server.private is None else self.server.private.stops(number)
-
-    def spent(self) -> dict[str, Any]:
-        return {} if self.server.private is None else self.server.private.describe()
 
 
 def check_own(name: str, keeper: Part | None, problem: Problem) -> None:
@@ -133,7 +125,8 @@ def fit(
     )
     ready = trainer(
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
-        workers=options.workers, on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
+        workers=options.workers, compiled=options.compile, on_bad_update=options.on_bad_update,
+        scratch=options.scratch, rounds=options.rounds,
     )  # fmt: skip
     notes = tuple(getattr(ready.server.average, "notes", ()))
     if ready.secure is not None:

@@ -1,4 +1,4 @@
-"""The server's half of a round: it owns parameters, server state and the sampler's memory.
+"""The server's half of a round: it decides, and has a `Keeper` hold the model and what is remembered of it.
 
 It sees neither data nor what clients keep. Of the clients it knows their `Population`, and in a round which rows they
 ask for and what comes back.
@@ -13,19 +13,18 @@ import numpy as np
 import torch
 
 from fedsub.errors import MethodError, NoUsableClient
-from fedsub.method.average import BoundMean
 from fedsub.method.groups import Cohort
 from fedsub.method.patterns import check_patterns
 from fedsub.method.slots import BoundAverage, Method, Probe
 from fedsub.objective.population import Population
+from fedsub.round.keeper import Keeper, Rows, Shown
 from fedsub.round.layout import Asked, Layout, Layouts
 from fedsub.round.messages import MODEL, UPDATE, Downlink
 from fedsub.round.private import NoisedSums, spending
-from fedsub.round.remembered import Moved
 from fedsub.round.schema import Schema
 from fedsub.round.sums import Sums
 from fedsub.round.told import Told
-from fedsub.trees import Tree, put_rows, take_rows
+from fedsub.trees import Tree, take_rows
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,11 @@ class Opened:
     asked: dict[str, Asked]
     layout: Layout
     probe: str = ""
+
+    @cached_property
+    def shown(self) -> Shown:
+        """What its clients may be sent: asked for once, and only if it is sent."""
+        return self.server.keeper.show(self.layout)
 
     def downlink(self, where: slice) -> Downlink:
         """What some clients of the cohort are sent."""
@@ -64,15 +68,9 @@ class ServerHalf:
         self.noised = self.private if isinstance(self.private, NoisedSums) else None
         if self.noised is not None:
             self.rule = self.noised.rule(self.rule)
-        self.state: Tree = self.rule.init(params, population.tables)
-        self.slots: dict[str, dict[str, Tree]] = {
-            part.key: {slot: {n: torch.zeros_like(p) for n, p in params.items()} for slot in part.server_slots}
-            for part in method.parts
-        }
+        self.keeper = Keeper(method.parts, self.rule, lambda: self.average, params, population.tables)
         self.skipped = torch.zeros((), dtype=torch.int64)  # rounds in which nobody took part
         self.lay_out = Layouts({s: population.rows[s] for s in dict.fromkeys(population.tables.values())}, device)
-        self.moved = {name: Moved(len(params[name])) for name in population.tables}
-        self.tracking = True  # whether anybody will ask which rows moved
         self._settled = 0  # the last round after which every row was up to date
 
     @cached_property
@@ -101,10 +99,7 @@ class ServerHalf:
     def open(self, number: int, cohort: Cohort, asked: dict[str, Asked], probe: str = "") -> Opened:
         """Lay out the rows that are asked for and bring them to the end of the round before this one."""
         opened = self._opened(number, cohort, asked, probe)
-        if self.rule.lazy:
-            union = {table: opened.layout[space].union for table, space in self.population.tables.items()}
-            self.rule.catch_up(self.params, union, self.state, self._time(number) - 1)
-            self._note(opened.layout)
+        self.keeper.open(self._union(opened.layout), self._time(number) - 1)
         return opened
 
     def narrow(self, opened: Opened, which: np.ndarray) -> Opened:
@@ -125,27 +120,30 @@ class ServerHalf:
 
     def downlink(self, opened: Opened, where: slice) -> Downlink:
         """What some clients of an opened round are sent."""
-        layout = opened.layout
-        trees = {MODEL: self._rows(self.params, layout, where)}
-        for part in self.method.parts if not opened.probe else ():
-            for slot in part.sent_slots:
-                trees[f"{part.key}.{slot}"] = self._rows(self.slots[part.key][slot], layout, where)
+        layout, shown = opened.layout, opened.shown
+        trees = {
+            name: self._rows(tree, shown.at, layout, where)
+            for name, tree in shown.trees.items()
+            if name == MODEL or not opened.probe
+        }
         numbers = self.told.values if not opened.probe else {}
         counts = {space: rows.counts[where] for space, rows in layout.items()}
         who = opened.cohort.take(where)
         return Downlink(opened.number, who, counts, trees, numbers, opened.probe)
 
-    def _rows(self, whole: Tree, layout: Layout, where: slice) -> Tree:
-        """What some clients hold of a tree like the model; dense parameters are the same for all."""
+    def _rows(self, tree: Tree, at: dict[str, torch.Tensor], layout: Layout, where: slice) -> Tree:
+        """What some clients hold of a tree; dense parameters are the same for all."""
         out: Tree = {}
         for name in self.schema.shared:
             space = self.population.tables.get(name)
             if space is None:
-                out[name] = whole[name]
+                out[name] = tree[name]
             else:
-                rows = layout[space]
-                out[name] = take_rows(whole[name], rows.rows[rows.places(where)])
+                out[name] = take_rows(tree[name], at[space][layout[space].places(where)])
         return out
+
+    def _union(self, layout: Layout) -> Rows:
+        return {table: layout[space].union for table, space in self.population.tables.items()}
 
     def sums(self, layout: Layout) -> Sums:
         """Where uplinks of the clients of a layout are added."""
@@ -167,32 +165,9 @@ class ServerHalf:
             for part in self.method.parts
             for name in part.plain(number)
         }
-        mean = {}
-        for tree in sums.trees:
-            average = BoundMean(1.0) if tree in plain else self.average
-            mean[tree] = average(sums.total(tree) if tree != UPDATE else total)
-        for part in reversed(self.method.parts):
-            slots = {slot: self._of(tree, total.rows) for slot, tree in self.slots[part.key].items()}
-            part.combine(mean, total, slots, number)
-            for slot, tree in slots.items():
-                self._put(self.slots[part.key][slot], tree, total.rows)
-        for part in self.method.parts:
-            part.limit(mean[UPDATE], total)
+        totals = {tree: sums.total(tree) if tree != UPDATE else total for tree in sums.trees}
+        self.keeper.close(totals, plain, number, self._time(number))
         self.told.advance(total, number)
-        if mean[UPDATE]:  # else everything is private
-            # The rows are up to date: they have just been sent.
-            self.rule.advance(self.params, mean[UPDATE], total.rows, self.state, self._time(number))
-            self._note(sums.layout)
-
-    def _of(self, whole: Tree, rows: dict[str, torch.Tensor]) -> Tree:
-        return {n: take_rows(v, rows[n]) if n in rows else v for n, v in whole.items()}
-
-    def _put(self, whole: Tree, some: Tree, rows: dict[str, torch.Tensor]) -> None:
-        for name, value in some.items():
-            if name in rows:
-                put_rows(whole[name], rows[name], value)
-            elif value is not whole[name]:
-                whole[name].copy_(value)
 
     def observe(self, number: int, clients: np.ndarray, seen: dict[str, np.ndarray]) -> None:
         """Tell the sampler what it asked to hear of the clients that delivered."""
@@ -204,65 +179,32 @@ class ServerHalf:
         """What is evaluated after round ``number``: a copy if rows must be brought up to date first, or of a mean."""
         if number == self._settled:
             return self.params
-        params, state = self.params, self.state
-        if self.rule.lazy:
-            tables = self.population.tables
-            params = {name: p.clone() if name in tables else p for name, p in params.items()}
-            state = {name: v.clone() for name, v in state.items()}
-            self.rule.catch_up(params, None, state, self._time(number))
-        return self.rule.outcome(params, state, self._time(number))
+        return self.keeper.model(self._time(number))
 
     def settle(self, number: int) -> None:
         """Make the parameters in place what is kept, at the end of training: every row up to date, or its mean."""
-        time = self._time(number)
-        if self.rule.lazy:
-            self.rule.catch_up(self.params, None, self.state, time)
-        for name, value in self.rule.outcome(self.params, self.state, time).items():
-            if value is not self.params[name]:
-                self.params[name].copy_(value)
+        self.keeper.settle(self._time(number))
         self._settled = number
 
     def bring_up_to_date(self) -> None:
         """Before the first round, with the state of an earlier training: what is owed to rows since is given them."""
-        if self.rule.lazy:
-            self.rule.catch_up(self.params, None, self.state, self._time(0))
+        self.keeper.catch_up(self._time(0))
         self._settled = -1  # what is evaluated may be a mean
 
     def _time(self, number: int) -> int:
         """The server's own count of rounds: those in which nobody took part leave everything as it is."""
         return number - int(self.skipped)
 
-    def _note(self, layout: Layout) -> None:
-        """The rows of a layout have moved, and with them what server and parts keep of them."""
-        if self.tracking:
-            for table, space in self.population.tables.items():
-                self.moved[table].add(layout[space].union)
-
     # Checkpoints
 
     def small(self) -> Tree:
         """What is saved whole."""
         sampler = {f"sampler/{name}": torch.from_numpy(value) for name, value in self.sampler.state.items()}
-        small = {name: value for name, (value, table) in self._kept().items() if table is None}
+        small = {name: value for name, (value, table) in self.keeper.kept().items() if table is None}
         spent = self.private.small() if self.private is not None else {}
         told = {f"number/{name}": value for name, value in self.told.tensors.items()}
         return small | sampler | spent | told | {"rounds/skipped": self.skipped}
 
     def tables(self) -> dict[str, tuple[torch.Tensor, str]]:
         """What is saved by moved rows, and the table whose rows each shares."""
-        return {name: (value, table) for name, (value, table) in self._kept().items() if table is not None}
-
-    def _kept(self) -> dict[str, tuple[torch.Tensor, str | None]]:
-        out: dict[str, tuple[torch.Tensor, str | None]] = {}
-        tables, rows = self.population.tables, self.population.rows
-        for name, value in self.state.items():
-            table = name.partition("/")[2]
-            by_row = table in tables and value.ndim > 0 and len(value) >= rows[tables[table]]
-            out[f"server/{name}"] = value, table if by_row else None
-        for name, value in getattr(self.average, "kept", {}).items():  # an average of the user's own need not say
-            out[f"average/{name}"] = value, name
-        for part, slots in self.slots.items():
-            for slot, tree in slots.items():
-                for name, value in tree.items():
-                    out[f"part/{part}.{slot}/{name}"] = value, name if name in tables else None
-        return out
+        return {name: (value, table) for name, (value, table) in self.keeper.kept().items() if table is not None}

@@ -23,6 +23,7 @@ from fedsub.objective.code import code_of
 from fedsub.objective.numbering import digest_of
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
+from fedsub.round.clock.devices import Devices, named, phones
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
@@ -63,6 +64,7 @@ def run(
     force_code: bool = False,
     start: Any = None,
     start_state: bool = False,
+    devices: str | Devices | None = None,
     checkpoint_every: int = 10,
     callbacks: Sequence[Callback] = (),
     copy: bool = True,
@@ -74,10 +76,13 @@ def run(
     With ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
     checkpoint, giving the same numbers as a run that was never interrupted; with more ``rounds`` than before it is
     trained further. A forward or loss whose code has changed since is refused then, unless ``force_code``.
-    ``workers`` (threads, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
+    ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
     chance that a sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
+
+    ``devices`` ("phones", "datacentre" or `fedsub.Devices`): clients' simulated devices. Every round's record then has
+    ``clock``, simulated seconds since the start. Asynchronous methods need some, and have "phones" unless told.
 
     ``start``: begin with the parameters of another run (its directory, `Trained` or `Result`), of a module or of a
     state dict; ``start_state``: with what the run's server remembers, too. Rows of a table go by id: data of new ids
@@ -87,6 +92,7 @@ def run(
     _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks)
     check_device(device)
     out = output_folder(out) if out is not None else None
+    fleet = fleet_of(method, devices)
     goal = Target.parse(target) if target is not None else None
     if stop_at_target and goal is None:
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
@@ -97,7 +103,7 @@ def run(
         method, objective, clients, rounds=rounds, test=test, validation=validation, splits=splits, seed=seed,
         engine=engine, device=device,
         evaluate=evaluate, target=goal, stop_at_target=stop_at_target, lost=lost, on_bad_update=on_bad_update,
-        settings=settings, start=begin,
+        settings=settings, start=begin, devices=fleet,
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
     params = problem.params(torch.device(device), copy=copy)
@@ -109,11 +115,12 @@ def run(
         session = Session(
             problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from
         )
+        ready = None
         try:
             if session.started:  # a configuration that differs is refused first
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
-            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds)
+            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds, fleet)
             ready = prepare(method, problem, params, options)
             for sentence in (ready.reason, *ready.notes):
                 session.event(sentence)
@@ -135,6 +142,8 @@ def run(
                     session.event("What had been written of the model's making was not intact; it was written again.")
             return session.train(ready.trainer, evaluator, initial, rounds, goal, stop_at_target)
         finally:
+            if ready is not None:
+                ready.trainer.close()
             session.close()
 
 
@@ -158,6 +167,7 @@ def run_config(
     settings: dict[str, Any] | None = None,
     start: Any = None,
     start_state: bool = False,
+    devices: str | Devices | None = None,
     **other_run_options_ignored: Any,
 ) -> dict[str, Any]:
     """What `run` with these arguments writes to config.json: all that its numbers depend on.
@@ -192,7 +202,13 @@ def run_config(
         "on_bad_update": on_bad_update,
         "settings": settings or {},
         **({"start": WarmStart.of(start, state=start_state).describe()} if start is not None else {}),
+        **({"devices": describe(fleet)} if (fleet := fleet_of(method, devices)) is not None else {}),
     }
+
+
+def fleet_of(method: Algorithm, devices: str | Devices | None) -> Devices | None:
+    """On whose devices a run's clients train; None: nobody asks."""
+    return named(devices) or (phones() if method.clocked else None)
 
 
 def _numbering(objective: Objective, clients: Clients) -> dict[str, list[str | None]]:

@@ -122,7 +122,7 @@ def make_trainer(clients: int, rows: int, **settings: Any) -> Trainer:
     # Counting heat needs memory that is free again before the table fills up.
     trainer = Trainer(problem, method, params, choice.engine, choice.plan)
     params["table.weight"].fill_(0.01)
-    for value in trainer.server.state.values():
+    for value in trainer.server.keeper.state.values():
         value.add_(0)  # resident, like the table
     return trainer
 

@@ -13,8 +13,8 @@ from fedsub.disk.files import JsonLines
 from fedsub.disk.reading import check_plain, read_json
 from fedsub.disk.rundir import SAMPLES
 from fedsub.errors import CheckpointError, ConfigError
-from fedsub.study.costs.devices import Devices
-from fedsub.study.costs.roundtime import round_seconds
+from fedsub.round.clock.devices import Devices
+from fedsub.round.clock.seconds import round_seconds, samples_trained
 
 if TYPE_CHECKING:
     from fedsub.running.result import Result
@@ -64,42 +64,6 @@ def _once(devices: Devices, cohorts: list[list[int]]) -> Devices:
     """Devices whose values are drawn once, unless far more clients exist than took part."""
     count = 1 + max(map(max, cohorts), default=-1)
     return devices.drawn(count) if 0 < count <= sum(map(len, cohorts)) else devices
-
-
-def samples_trained(
-    local: dict[str, Any], clients: Any, sizes: np.ndarray | None, where: Any = "The run"
-) -> np.ndarray:
-    """How many samples each client passes through its steps in one round, as `fedsub.method.batches.draw` gives them.
-
-    With n samples and batches of B a pass has ⌈n/B⌉ steps and the last one takes what is left; I steps make
-    ⌊I/⌈n/B⌉⌋ passes and the first batches of another. Without the sizes, I·B, the most it can be.
-    """
-    steps, epochs, batch = (local.get(name) for name in ("local_steps", "local_epochs", "batch_size"))
-    if sizes is None and steps is not None and batch is not None:
-        return np.full(len(clients), steps * batch, np.int64)
-    n = _known(sizes, clients, where)
-    if batch is None:
-        return n * (steps if epochs is None else epochs)
-    per_pass = -(-n // batch)
-    if local.get("batches") == "replacement":  # every batch is full
-        return batch * (np.full(len(n), steps) if epochs is None else epochs * per_pass)
-    if epochs is not None:
-        return n * epochs
-    return steps // per_pass * n + np.minimum(steps % per_pass * batch, n)
-
-
-def _known(sizes: np.ndarray | None, clients: Any, where: Any) -> np.ndarray:
-    if sizes is None:
-        raise CheckpointError(
-            f"{where} does not say how many samples each client has ({SAMPLES} is missing or damaged), which the time "
-            "of its local work depends on; train it again with this version."
-        )
-    who = np.asarray(clients, np.int64)
-    if len(who) and who.max() >= len(sizes):
-        raise CheckpointError(
-            f"{where} names client {int(who.max())}, but {SAMPLES} holds {len(sizes)} clients; train it again."
-        )
-    return sizes[who].astype(np.int64)
 
 
 def _folder(run: Result | str | os.PathLike[str]) -> Path:

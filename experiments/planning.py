@@ -3,7 +3,7 @@
 python experiments/planning.py --constants constants.json
 
 The constants are this machine's: fedsub plan --calibrate constants.json. Every run is a process of its own. The sample
-is a population of the same law with a fifth of the clients, or the clients themselves, of whom bytes must then be exact.
+is a population of the same law with a fifth of the clients, or the clients themselves, whose bytes must then be exact.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, dict[str, fl
     for name in options.tasks or TASKS:
         out[name] = {"all": compare(name, constants, 1), "fifth": compare(name, constants, 0.2)}
         whole, part = out[name].values()
-        print(
-            f"| {name} | {whole['down']:.4f} down, {whole['up']:.4f} up | {part['down']:.2f} down, {part['up']:.2f} up | "
-            f"{part['time']:.2f} ({part['measured ms']:.3g} ms) | {part['memory']:.2f} ({part['measured GB']:.2f} GB) |",
-            flush=True,
-        )
+        cells = [
+            name, f"{whole['down']:.4f} down, {whole['up']:.4f} up", f"{part['down']:.2f} down, {part['up']:.2f} up",
+            f"{part['time']:.2f} ({part['measured ms']:.3g} ms)", f"{part['memory']:.2f} ({part['measured GB']:.2f} GB)",
+        ]  # fmt: skip
+        print(f"| {' | '.join(cells)} |", flush=True)
     return out
 
 

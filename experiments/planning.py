@@ -128,7 +128,8 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, dict[str, fl
         whole, part = out[name].values()
         cells = [
             name, f"{whole['down']:.4f} down, {whole['up']:.4f} up", f"{part['down']:.2f} down, {part['up']:.2f} up",
-            f"{part['time']:.2f} ({part['measured ms']:.3g} ms)", f"{part['memory']:.2f} ({part['measured GB']:.2f} GB)",
+            f"{part['time']:.2f} ({part['measured ms']:.3g} ms)",
+            f"{part['memory']:.2f} ({part['measured GB']:.2f} GB)",
         ]  # fmt: skip
         print(f"| {' | '.join(cells)} |", flush=True)
     return out

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsub.checks import check_whole
 from fedsub.data.clients import Clients, Space
-from fedsub.data.heat import deciles, row_heat
+from fedsub.data.held import Held, held_deciles, held_heat
 from fedsub.errors import ConfigError, nearest
 from fedsub.objective import metrics
 from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, Loss, Squared, measured
@@ -27,7 +27,7 @@ from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
 from fedsub.round.sampled import Sampled
 from fedsub.round.score import Scorer
-from fedsub.trees import Tree
+from fedsub.trees import Model, whole
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Seen:
             space = clients.columns[column].space
             if space is None:
                 raise ConfigError(f"A slice is by ids, and {column!r} is a plain column; name an id column.")
-            held = row_heat(population.spaces[space], population.sizes) > 0
-            seen &= held[ids].reshape(len(ids), -1).all(1)
+            one = population.spaces[space]
+            known = (held_heat(one, population.sizes).at(ids) > 0) | ((ids == 0) & one.padding)
+            seen &= known.reshape(len(ids), -1).all(1)
         return ~seen if self.unseen else seen
 
 
@@ -138,7 +139,7 @@ class Evaluator:
         self.problem, self.splits, self.plan, self.columns = problem, splits, plan, columns
         self.population = population or problem.clients
         self.scorer = Scorer(problem, columns)
-        self._decile: dict[str, np.ndarray] | None = None
+        self._decile: dict[str, Held] | None = None
         self._masks: dict[tuple[str, int], np.ndarray] = {}
         self._sampled: dict[tuple[str, int], Sampled] = {}
         self.training = False  # from then on a metric of your own that fails ends nothing
@@ -175,9 +176,11 @@ class Evaluator:
         """{"train.squared_norm": ‖∇f‖², "train.elementwise_norm": ∇fᵀ D ∇f}, of the population's data."""
         if weighting is None:
             weighting = (self.plan.norms if isinstance(self.plan.norms, Norms) else Norms()).weighting
+        model = _at_hand(model)
+        model = model if isinstance(model, PersonalModel) else whole(model, "The gradient's norm")
         if weighting not in self._slopes:
             self._slopes[weighting] = GradientNorms(self.problem, self.population, self.columns, weighting)
-        return {f"train.{name}": value for name, value in self._slopes[weighting](_at_hand(model)).items()}
+        return {f"train.{name}": value for name, value in self._slopes[weighting](model).items()}
 
     def final(self, model: Evaluated) -> dict[str, Any]:
         """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features), ``spread`` and ``by_client``.
@@ -263,7 +266,6 @@ class Evaluator:
             heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
             labels = arrays[label] if label else np.zeros(len(chosen))
             return self._answers(losses, self._outputs(said, len(chosen)), labels, heat, chosen)
-        module = self.scorer.full(model)
         device = next(iter(model.values())).device
         found: list[tuple[np.ndarray, ...]] = []
         with torch.no_grad():
@@ -271,7 +273,8 @@ class Evaluator:
                 count = len(next(iter(arrays.values())))
                 labels = arrays[label].copy() if label else np.zeros(count)
                 heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
-                batch, real = columns_to(arrays, device), torch.ones(count, device=device)
+                module, some = self.scorer.over(model, arrays)
+                batch, real = columns_to(some, device), torch.ones(count, device=device)
                 value, output = module.losses(self.problem.objective, batch, real)
                 losses = value.expand(count).double().cpu().numpy()
                 found.append((losses, self._outputs(output, count), labels, heat))
@@ -327,13 +330,13 @@ class Evaluator:
     def _coldest(self, clients: Clients, arrays: dict[str, np.ndarray]) -> np.ndarray:
         """The decile of each sample's coldest feature, −1 if a feature was never seen in training."""
         if self._decile is None:
-            self._decile = self._feature_deciles()
+            self._decile = held_deciles({name: self.population.spaces[name] for name in self.problem.spaces})
         out = None
         for column, ids in arrays.items():
             space = clients.columns[column].space
             if space is None or space not in self._decile:
                 continue
-            decile = self._decile[space][ids].reshape(len(ids), -1)
+            decile = self._decile[space].at(ids, -1).reshape(len(ids), -1)
             if clients.spaces[space].padding:  # padding is no feature: it must never be the coldest
                 decile = np.where(ids.reshape(len(ids), -1) == 0, 9, decile)
             coldest = decile.min(1)
@@ -341,22 +344,9 @@ class Evaluator:
         assert out is not None
         return out
 
-    def _feature_deciles(self) -> dict[str, np.ndarray]:
-        """Deciles over the features of all spaces together, by heat in the training data."""
-        heats = {}
-        for name in self.problem.spaces:
-            space = self.population.spaces[name]
-            heat = row_heat(space)
-            if space.padding:
-                heat[0] = 0
-            heats[name] = heat
-        together = deciles(np.concatenate(list(heats.values())))
-        edges = np.cumsum([len(h) for h in heats.values()])[:-1]
-        return dict(zip(heats, np.split(together, edges), strict=True))
 
-
-def _at_hand(model: Evaluated) -> Tree | PersonalModel:
-    """For what needs all of a model, or samples that nobody has."""
+def _at_hand(model: Evaluated) -> Model | PersonalModel:
+    """For what needs all parts of a model, or samples that nobody has."""
     if isinstance(model, Elsewhere):
         raise ConfigError(
             "Other parties hold parts of this model and of its data: lists of items and the gradient's norms cannot be "

@@ -24,6 +24,7 @@ from fedsub.objective.numbering import digest_of
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.clock.devices import Devices, named, phones
+from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
@@ -106,6 +107,7 @@ def run(
         settings=settings, start=begin, devices=fleet,
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
+    rounds_of = _round_clock(method, fleet, problem)
     params = problem.params(torch.device(device), copy=copy)
     rows = begin.fill(params, problem) if begin is not None else {}
     _check_finite(params)
@@ -113,7 +115,7 @@ def run(
         parts = _splits(clients, test, validation, splits)
         come_from = partial(origin, method, objective, clients, parts, evaluate or Evaluate())
         session = Session(
-            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from
+            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from, rounds_of
         )
         ready = None
         try:
@@ -209,6 +211,18 @@ def run_config(
 def fleet_of(method: Algorithm, devices: str | Devices | None) -> Devices | None:
     """On whose devices a run's clients train; None: nobody asks."""
     return named(devices) or (phones() if method.clocked else None)
+
+
+def _round_clock(method: Algorithm, fleet: Devices | None, problem: Problem) -> RoundClock | None:
+    """A clock of rounds, if devices were given and the method does not run on them itself."""
+    if fleet is None or method.clocked:
+        return None
+    if method.pooled:
+        raise ConfigError(f"{method.name} trains on data in one place, and on no client's device; leave devices out.")
+    try:
+        return RoundClock(fleet, method.describe(), problem.clients.sizes)
+    except ConfigError as error:
+        raise ConfigError(f"devices={fleet.name!r} has no meaning for {method.name}: {error}.") from error
 
 
 def _numbering(objective: Objective, clients: Clients) -> dict[str, list[str | None]]:

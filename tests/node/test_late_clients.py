@@ -22,6 +22,7 @@ from fedsub.round import wire
 LATE = {2, 5}
 WAITS = Patience(start=0.1, tries=2, pause=0.01, back=0.1, fewest=6)
 COMMON: dict[str, Any] = {"lr": 0.3, "local_steps": 2, "batch_size": 4, "clients_per_round": 4}
+POISSON: dict[str, Any] = COMMON | {"sampler": "poisson"}
 
 
 class Coming(Inside):
@@ -121,7 +122,7 @@ def test_a_server_that_died_before_they_came_counts_them_when_they_come(tmp_path
 @pytest.mark.parametrize("method", [
     fs.methods.fedsubavg(secure=fs.SecureSum(0.5), heat=SecureCount(), **COMMON),
     fs.methods.fedsubavg(heat=RandomizedResponse(epsilon=8.0), **COMMON),
-    fs.methods.fedavg(weighting="clients", dp=fs.CentralDP(noise=1.0), **COMMON | {"sampler": "poisson"}),
+    fs.methods.fedavg(weighting="clients", dp=fs.CentralDP(noise=1.0), **POISSON),
 ], ids=["secure", "private heat", "private"])  # fmt: skip
 def test_where_a_late_client_cannot_be_counted_all_have_to_be_there(method: Any, tmp_path: Path) -> None:
     with pytest.raises(MethodError, match="with how many clients a run"):

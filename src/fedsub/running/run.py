@@ -24,6 +24,7 @@ from fedsub.objective.numbering import digest_of
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
 from fedsub.round.clock.devices import Devices, named, phones
+from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
@@ -111,6 +112,7 @@ def run(
         settings=settings, start=begin, devices=fleet,
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
+    rounds_of = _round_clock(method, fleet, problem)
     if problem.lazy and torch.device(device).type != "cpu":
         raise ConfigError(f"Lazy tables are kept in the computer's own memory; leave device={str(device)!r} out.")
     params = problem.params(torch.device(device), copy=copy, lazy=True)
@@ -120,7 +122,7 @@ def run(
         parts = _splits(clients, test, validation, splits)
         come_from = partial(origin, method, objective, clients, parts, evaluate or Evaluate())
         session = Session(
-            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from
+            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from, rounds_of
         )
         ready = None
         try:
@@ -219,6 +221,18 @@ def run_config(
 def fleet_of(method: Algorithm, devices: str | Devices | None) -> Devices | None:
     """On whose devices a run's clients train; None: nobody asks."""
     return named(devices) or (phones() if method.clocked else None)
+
+
+def _round_clock(method: Algorithm, fleet: Devices | None, problem: Problem) -> RoundClock | None:
+    """A clock of rounds, if devices were given and the method does not run on them itself."""
+    if fleet is None or method.clocked:
+        return None
+    if method.pooled:
+        raise ConfigError(f"{method.name} trains on data in one place, and on no client's device; leave devices out.")
+    try:
+        return RoundClock(fleet, method.describe(), problem.clients.sizes)
+    except ConfigError as error:
+        raise ConfigError(f"devices={fleet.name!r} has no meaning for {method.name}: {error}.") from error
 
 
 def _numbering(objective: Objective, clients: Clients) -> dict[str, list[str | None]]:

@@ -45,8 +45,9 @@ class AsynchronousTrainer(Trainer):
         super().__init__(problem, method, params, engine, plan, **options)
         self.how, self.devices, self.staleness = how, devices, staleness_of(how.staleness)
         self.queue = Queue(
-            np.flatnonzero(problem.clients.sizes > 0), self.cost, buffer=how.buffer, concurrency=how.places, seed=self.server.seed,
-            at_once=how.at_once, most_stale=how.most_stale, deadline=how.deadline, overhead=devices.overhead,
+            np.flatnonzero(problem.clients.sizes > 0), self.cost, buffer=how.size, concurrency=how.places,
+            seed=self.server.seed, at_once=how.at_once, most_stale=how.most_stale, deadline=how.deadline,
+            overhead=devices.overhead,
         )  # fmt: skip
         self.local_work = {name: getattr(method.local, name) for name in _WORK}
         # What a codec writes decides how long it travels, so that it must be known at once.

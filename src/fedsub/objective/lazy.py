@@ -105,6 +105,13 @@ class Touched:
     def device(self) -> torch.device:
         return self.drawn.device
 
+    def numel(self) -> int:
+        """Values in memory."""
+        return self.values.numel()
+
+    def element_size(self) -> int:
+        return self.values.element_size()
+
     @property
     def rows(self) -> Tensor:
         """The rows that were touched, sorted, int64."""

@@ -18,7 +18,6 @@ from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError, RunError, nearest
 from fedsub.method.names import check_label
 from fedsub.method.training import Algorithm, shared_options
-from fedsub.objective.lazy import Touched
 from fedsub.objective.objective import Objective, of_seed
 from fedsub.round.clock.devices import Devices, named
 from fedsub.running import going_on
@@ -267,8 +266,7 @@ def compare(
 def _keep(result: Result, kept: int) -> int:
     """A run's model stays in its directory, or in memory as long as all together are small; returns their bytes."""
     model, own = result.params, result.personal.kept.tensors if result.personal is not None else {}
-    held = [value.values if isinstance(value, Touched) else value for value in [*model.values(), *own.values()]]
-    size = sum(value.numel() * value.element_size() for value in held)
+    size = sum(value.numel() * value.element_size() for value in [*model.values(), *own.values()])
     if result.path is None and kept + size <= MODELS:
         return kept + size
     result.params, result.personal = {}, None

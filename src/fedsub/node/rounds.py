@@ -35,7 +35,7 @@ from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
 from fedsub.secure import Registry
-from fedsub.trees import Tree
+from fedsub.trees import Model, Tree
 
 log = logging.getLogger("fedsub")
 
@@ -303,7 +303,7 @@ class Rounds(ServedRounds):
             notes = (f"clients that came late take part: {whom}; there are {self.population.present} now", *notes)
         return replace(report, measured=report.measured | measured, notes=(*report.notes, *notes))
 
-    def model(self, number: int) -> Tree:
+    def model(self, number: int) -> Model:
         return self.server.model(number)
 
     @property

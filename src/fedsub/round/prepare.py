@@ -10,7 +10,7 @@ from pathlib import Path
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
 from fedsub.method.part import Part
-from fedsub.method.parts import SecureSum
+from fedsub.method.parts import CentralDP, SecureSum
 from fedsub.method.slots import Method
 from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared
 from fedsub.objective.population import Population
@@ -31,7 +31,7 @@ from fedsub.round.server import ServerHalf
 from fedsub.round.shards import fits
 from fedsub.round.shards.keeper import ShardedKeeper
 from fedsub.round.transport import Transport, play
-from fedsub.trees import Tree
+from fedsub.trees import Model, Tree
 
 
 class Trainer(ServedRounds):
@@ -57,7 +57,7 @@ class Trainer(ServedRounds):
         self.problem, self.method, self.params, self.engine = problem, method, params, engine
         population = Population.of(problem, seed)
         self.memory = ClientState.of(method.parts, problem, params, scratch)
-        self.memory.fill(method.parts, origin_in(problem, params, seed))
+        self.memory.fill(method.parts, origin_in(problem, problem.untouched(params), seed))
         keeper = Keeper if shards is None else partial(ShardedKeeper, shards=shards, scratch=scratch)
         self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds, keeper=keeper)
         half = ClientHalf(problem, method, plan, seed, self.server.sampler.reports)
@@ -87,7 +87,7 @@ class Trainer(ServedRounds):
         self.here.crew.close()
         self.server.keeper.end()
 
-    def model(self, number: int) -> Tree | PersonalModel:
+    def model(self, number: int) -> Model | PersonalModel:
         shared, names = self.server.model(number), self.server.schema.private
         keeper = self.method.keeper
         return PersonalModel(shared, self.memory, keeper.own_slot, names) if keeper is not None and names else shared
@@ -104,8 +104,26 @@ def check_own(name: str, keeper: Part | None, problem: Problem) -> None:
         )
 
 
+def check_lazy(method: Algorithm, problem: Problem) -> None:
+    """Refuse what lazy tables do not go with: all that is about rows which no client of a round holds."""
+    if not problem.lazy:
+        return
+    name, why = next(iter(problem.lazy)), ""
+    if not isinstance(method, Method):
+        why = f"{method.name} does not know lazy tables"
+    elif named := [p for p in method.parts if isinstance(p, CentralDP)]:
+        why = f"{type(named[0]).__name__} puts noise into every row"
+    elif named := [p for p in method.parts if isinstance(p, SecureSum)]:
+        why = f"{type(named[0]).__name__} lays its sums out over all rows there are"
+    elif {*method.private(problem.names)} & {*problem.lazy}:
+        why = "clients are to have rows of their own in it (personal), and begin with the moments of the whole table"
+    if why:
+        raise MethodError(f"The table {name!r} is lazy, and {why}; use a table that is in memory: torch.nn.Embedding.")
+
+
 def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options) -> Prepared:
     """Fit a method to a problem: compositions of slots here, others as they say themselves."""
+    check_lazy(method, problem)
     if not isinstance(method, Method):
         return method.prepare(problem, params, options)
     if method.pooled:
@@ -122,7 +140,7 @@ def fit(
     if options.engine == "serial":
         options.refuse('engine="serial", which trains one client after the other,', "chunk", "compile")
     if options.shards is not None:
-        fits.check(method, params, problem.tables, options.shards)
+        fits.check(method, params, problem.tables, problem.lazy, options.shards)
     count = len(problem.clients)
     cohort = min(max(round(method.sampler.share(count) * count), 1), count)
     for part in method.parts:

@@ -15,10 +15,15 @@ from fedsub.trees import Tree
 INSTEAD = "leave out shards=, so that tables stay in the driver"
 
 
-def check(method: Method, params: Tree, tables: Collection[str], shards: int) -> None:
+def check(method: Method, params: Tree, tables: Collection[str], lazy: Collection[str], shards: int) -> None:
     """Refuse, before anything is started, what would have to see rows of several shards at once."""
     if not tables:
         raise ConfigError("The objective has no tables that shards= could hold; leave it out.")
+    if lazy:
+        raise ConfigError(
+            f"{next(iter(lazy))!r} is lazy: the driver has only the rows that were touched, and shards hold whole "
+            f"tables; {INSTEAD}."
+        )
     name = min(tables, key=lambda n: len(params[n]))
     if shards > len(params[name]):
         raise ConfigError(f"shards={shards} is more than the {len(params[name]):,} rows of {name!r}; give fewer.")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedsub.method.part import Part, Total
 from fedsub.method.slots import BoundAverage, Server
+from fedsub.objective.lazy import Drawn
 from fedsub.round.keeper import Keeper, Rows, Shown
 from fedsub.round.layout import Layout
 from fedsub.round.messages import MODEL
@@ -83,8 +84,9 @@ class ShardedKeeper(Keeper):
 
     def __init__(
         self, parts: Sequence[Part], rule: Server, average: Callable[[], BoundAverage], params: Tree,
-        tables: Mapping[str, str], *, shards: int, scratch: Path | None = None,
+        tables: Mapping[str, str], lazy: Mapping[str, Drawn] | None = None, *, shards: int, scratch: Path | None = None,
     ):  # fmt: skip
+        assert not lazy, "refused before"
         bound = with_cut(average())
         none = torch.zeros(0, dtype=torch.int64)
         here = {name: value[:0].clone() if name in tables else value for name, value in params.items()}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedsub.families import factorisation, mixture
     from fedsub.method import codecs, sampling, schedules, servers
     from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
+    from fedsub.method.engine import Ray
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
     from fedsub.method.parts import (
@@ -105,6 +106,7 @@ __all__ = [
     "Progress",
     "Prox",
     "Ranking",
+    "Ray",
     "Result",
     "RowServer",
     "SecureSum",
@@ -164,6 +166,7 @@ _HOMES = {
     "data.twins": ("movielens_like",),
     "errors": ("FedsubError",),
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
+    "method.engine": ("Ray",),
     "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": (
         "AnchoredSteps",

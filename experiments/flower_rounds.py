@@ -1,10 +1,12 @@
 """Seconds and bytes of a round over Flower: resident nodes beside stock ones, and the socket beside what is predicted.
 
-    python experiments/flower_rounds.py speed --nodes 20 --rounds 5
+    python experiments/flower_rounds.py speed --nodes 20 --rounds 10
     python experiments/flower_rounds.py bytes --rows 50 2000 100000 2000000
 
 A SuperLink with TLS and registered keys, and nodes, all on this machine. ``speed`` plays the same run with both kinds
-of nodes, one after the other, and prints the median round of each without the first. ``bytes`` puts a relay that only
+of nodes, one after the other, and prints every round, and the median of each kind without the first. Stock nodes start
+a process of about 4 CPU seconds for every message: 20 of them on two cores take minutes for each round, and several
+before the first; fewer (``--stock 6``) are a lower bound. ``bytes`` puts a relay that only
 counts before one node, and prints what crossed it after the first round beside what `fedsub.costs.at_socket` says:
 the payload that metrics count, and Flower's part. Needs fedsub[flower], and the folder tests/ beside this one.
 """
@@ -13,14 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import statistics
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from flower.loopback import Loopback
+from flower.loopback import Loopback, cpu_seconds
 from flower.relay import Counted, Relay, after
 
 from fedsub.node import hand_out
@@ -85,18 +90,45 @@ def link_of(folder: Path, nodes: int, rows: int, rounds: int) -> Loopback:
     return link
 
 
-def median_round(nodes: int, rounds: int, resident: bool) -> float:
-    with tempfile.TemporaryDirectory() as name:
-        link = link_of(Path(name), nodes, 20, rounds)
+def median_round(nodes: int, rounds: int, resident: bool, pause: float) -> tuple[float, float]:
+    """(seconds of the median round without the first, the SuperLink's CPU seconds a round)."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        link, kind = link_of(Path(name), nodes, 20, 1 + rounds), "resident" if resident else "stock"
         try:
             for client in range(nodes):
                 link.node(client, resident=resident)
-            status = link.wait(link.submit(), 3600)
-            assert status == "finished:completed", link.log("superlink")
-            lines = (Path(name) / "out" / "timing.jsonl").read_text().splitlines()
-            return statistics.median([json.loads(line)["seconds"] for line in lines][1:])
+                time.sleep(pause)
+            begun, path, seen = time.monotonic(), Path(name) / "out" / "timing.jsonl", 0
+            run, asked, first, cpu = link.submit(), 0.0, 0.0, 0.0
+            while seen <= rounds:
+                time.sleep(0.05)
+                lines = path.read_text().splitlines() if path.exists() else []
+                if len(lines) > seen:
+                    seen, cpu = len(lines), cpu_seconds(link.processes["superlink"])
+                    first = first or cpu
+                    spent = json.loads(lines[-1])["seconds"]
+                    print(f"  {kind}, round {seen}: {spent:.2f} s, {time.monotonic() - begun:.0f} s in all", flush=True)
+                elif time.monotonic() - asked > 30:
+                    asked = time.monotonic()
+                    status = link.status(run)
+                    if status.startswith("finished") and status != "finished:completed":
+                        raise SystemExit(f"{status}: {link.log('superlink')}")
+            found = [json.loads(line)["seconds"] for line in path.read_text().splitlines()]
+            return statistics.median(found[1:]), (cpu - first) / rounds
         finally:
             link.close()
+
+
+def speed(nodes: int, rounds: int, stock_nodes: int, stock_rounds: int) -> None:
+    print(f"flwr {version('flwr')}, TLS and registered keys, all on one machine with {os.cpu_count()} CPUs")
+    resident, cpu = median_round(nodes, rounds, True, 0.0)
+    print(f"{nodes} resident nodes: {resident:.2f} s a round, of which the SuperLink computes {cpu:.2f} s", flush=True)
+    if stock_nodes:
+        stock, cpu = median_round(stock_nodes, stock_rounds, False, 2.0)
+        print(
+            f"{stock_nodes} stock nodes: {stock:.2f} s a round, {stock / resident:.1f} times as long; the SuperLink "
+            f"computes {cpu:.2f} s"
+        )
 
 
 def crossed(rows: int, rounds: int) -> tuple[Counted, Bytes, float]:
@@ -146,15 +178,16 @@ def main() -> None:
     asked.add_argument("what", choices=("speed", "bytes"))
     asked.add_argument("--nodes", type=int, default=20)
     asked.add_argument("--rounds", type=int, default=5)
+    asked.add_argument("--stock", type=int, help="stock nodes, if not as many as resident ones; 0: none")
+    asked.add_argument("--stock-rounds", type=int, default=2, help="rounds of theirs after the first")
     asked.add_argument("--rows", type=int, nargs="+", default=[50, 2000, 100_000, 2_000_000])
     given = asked.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended; so are all processes that it started"))
     if given.what == "bytes":
         compare(given.rows, given.rounds)
         return
-    resident = median_round(given.nodes, given.rounds + 1, True)
-    print(f"{given.nodes} resident nodes: {resident:.2f} s a round", flush=True)
-    stock = median_round(given.nodes, given.rounds + 1, False)
-    print(f"{given.nodes} stock nodes: {stock:.2f} s a round, {stock / resident:.1f} times as long")
+    stock = given.nodes if given.stock is None else given.stock
+    speed(given.nodes, given.rounds, stock, given.stock_rounds)
 
 
 if __name__ == "__main__":

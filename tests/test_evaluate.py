@@ -11,8 +11,10 @@ from worlds import bag, click_data, item_data
 
 import fedsub as fs
 from fedsub.errors import ConfigError
+from fedsub.objective.losses import Binary
 from fedsub.objective.problem import Problem
-from fedsub.round.evaluate import BATCH, Evaluator
+from fedsub.round import sampled
+from fedsub.round.evaluate import Evaluator
 
 
 def evaluator(goal, clients, plan=None, columns=None, **splits) -> Evaluator:
@@ -31,12 +33,17 @@ def scores(goal: fs.Objective, clients: fs.Clients) -> tuple[np.ndarray, np.ndar
         return goal.module(batch).double().numpy(), arrays["label"]
 
 
-def test_scalars_equal_sklearn() -> None:
-    """More than one batch of evaluation, in double: nothing is lost at the seams."""
+@pytest.mark.parametrize("kept", [sampled.KEPT, 1000])
+def test_scalars_equal_sklearn(monkeypatch, kept) -> None:
+    """More than one batch of evaluation, in double: nothing is lost at the seams, nor when it is packed once."""
+    monkeypatch.setattr(sampled, "NUMBERS", 0)
+    monkeypatch.setattr(sampled, "KEPT", kept)
     clients = item_data((700, 800, 25), width=3)
-    assert clients.samples > BATCH
+    assert clients.samples > sampled.BATCH
     goal = bag(clients, dim=3, dtype=torch.float64)
-    found = evaluator(goal, clients)(params_of(goal))
+    own = evaluator(goal, clients)
+    found = own(params_of(goal))
+    assert own(params_of(goal)) == found
     z, y = scores(goal, clients)
     ce = log_loss(y, 1 / (1 + np.exp(-z)))
     assert found["train.ce"] == pytest.approx(ce, rel=1e-12)
@@ -58,6 +65,24 @@ def test_parameters_given_are_the_ones_evaluated() -> None:
         for p in goal.module.parameters():
             p += 1
     assert evaluator(goal, clients)(params_of(goal)) == second
+
+
+def test_what_a_module_does_to_its_input_is_gone_at_the_next_evaluation() -> None:
+    class Greedy(nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.table = nn.Embedding(size, 1)
+
+        def forward(self, batch):
+            found = self.table(batch["ids"]).sum((1, 2))
+            batch["ids"].zero_()
+            batch["label"] *= 1
+            return found
+
+    clients = item_data((30, 40), width=3)
+    goal = fs.Objective(Greedy(clients.size("ids")), Binary("label"), tables={"table.weight": "ids"})
+    own = evaluator(goal, clients)
+    assert own(params_of(goal)) == own(params_of(goal)) == evaluator(goal, clients)(params_of(goal))
 
 
 def test_a_sample_of_the_split_is_fixed() -> None:

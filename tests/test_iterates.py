@@ -24,7 +24,9 @@ from fedsub.method.servers import (
 )
 from fedsub.method.servers.base import Gaps
 from fedsub.method.servers.fading import means_usable
+from fedsub.round.predict import PersonalModel
 from fedsub.trees import Tree
+from fedsub.trees import whole as at_hand
 
 DOUBLE, ROUNDS = torch.float64, 60
 SERVERS = {
@@ -178,7 +180,7 @@ def test_what_a_run_evaluates_and_keeps_is_the_mean(name: str, tmp_path) -> None
     for number in range(1, rounds + 1):
         played.append(len(trainer.round(number).clients) > 0)
         model = trainer.model(number)
-        shared = model if isinstance(model, dict) else model.shared
+        shared = at_hand(model.shared if isinstance(model, PersonalModel) else model, "A test")
         iterates.append({k: v.clone() for k, v in shared.items()})
     taken = [x for x, there in zip(iterates, played, strict=True) if there]
     assert all(played) == (name != "fedavgm")

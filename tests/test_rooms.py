@@ -103,9 +103,9 @@ def test_the_direction_is_really_computed(tmp_path: Path) -> None:
     file = tmp_path / "lazy.py"
     file.write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from fedsub.cli import show\n"
-        "def f():\n    from fedsub.study.costs import devices\n"
+        "def f():\n    from fedsub.study.costs import estimate\n"
     )
-    assert list(imported("fedsub.data.lazy", file, modules())) == ["fedsub.study.costs.devices"]
+    assert list(imported("fedsub.data.lazy", file, modules())) == ["fedsub.study.costs.estimate"]
 
 
 def test_files_of_tests_have_names_of_their_own():

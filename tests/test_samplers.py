@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsub as fs
+from fedsub import rng
 from fedsub.errors import MethodError
 from fedsub.method.groups import Cohort
 
@@ -30,6 +31,13 @@ def test_uniform_without_replacement(population: int, data, seed: int, number: i
     assert (cohort.repeats == 0).all()
     again = select(fs.Uniform(k), number, population, seed)
     assert np.array_equal(cohort.clients, again.clients)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 3000), st.data(), st.integers(0, 2**62))
+def test_some_of_are_the_first_of_the_permutation_in_order(n: int, data, seed: int) -> None:
+    count, word = data.draw(st.integers(0, n)), rng.key(seed, rng.EVALUATION)
+    assert np.array_equal(rng.some_of(n, count, word), np.sort(rng.first_of_permutation(n, count, word)))
 
 
 @settings(max_examples=100, deadline=None)

@@ -14,6 +14,7 @@ from fedsub.objective.problem import Problem
 from fedsub.round.engines.setup import choose
 from fedsub.round.predict import PersonalModel
 from fedsub.round.prepare import Trainer
+from fedsub.trees import whole
 
 T = TypeVar("T")
 SIZES = (1, 7, 4, 9, 2, 5, 8, 3, 6)
@@ -95,7 +96,7 @@ def shared_model(trainer: Trainer, number: int) -> fs.Tree:
     """The model after a round of a method without personal parameters."""
     model = trainer.model(number)
     assert not isinstance(model, PersonalModel)
-    return model
+    return whole(model, "A test")
 
 
 def composed(method: Algorithm) -> fs.Method:

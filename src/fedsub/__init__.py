@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fedsub.data.datasets import movielens
     from fedsub.data.twins import movielens_like
     from fedsub.errors import FedsubError
-    from fedsub.families import factorisation, mixture
+    from fedsub.families import asynchronous, factorisation, mixture
+    from fedsub.families.asynchronous.method import Asynchronous
     from fedsub.method import codecs, sampling, schedules, servers
     from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
     from fedsub.method.engine import Ray
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from fedsub.objective.metric import Metric, metric
     from fedsub.objective.objective import Objective
     from fedsub.privacy.budget import Budget
+    from fedsub.round.clock.devices import Devices
     from fedsub.round.evaluate import Evaluate
     from fedsub.round.norms import Norms
     from fedsub.round.ranking import Ranking
@@ -70,6 +72,7 @@ __all__ = [
     "Adam",
     "Add",
     "AnchoredSteps",
+    "Asynchronous",
     "Averaging",
     "Budget",
     "Callback",
@@ -80,6 +83,7 @@ __all__ = [
     "Comparison",
     "Constants",
     "ControlVariates",
+    "Devices",
     "Dynamic",
     "Evaluate",
     "Everyone",
@@ -123,6 +127,7 @@ __all__ = [
     "WandB",
     "Work",
     "add_rows",
+    "asynchronous",
     "choose_lambda",
     "codecs",
     "compare",
@@ -165,6 +170,7 @@ _HOMES = {
     "data.datasets": ("movielens",),
     "data.twins": ("movielens_like",),
     "errors": ("FedsubError",),
+    "families.asynchronous.method": ("Asynchronous",),
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
     "method.engine": ("Ray",),
     "method.local": ("SGD", "Adam", "Solver"),
@@ -190,6 +196,7 @@ _HOMES = {
     "privacy.budget": ("Budget",),
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
+    "round.clock.devices": ("Devices",),
     "round.evaluate": ("Evaluate",),
     "round.norms": ("Norms",),
     "round.ranking": ("Ranking",),
@@ -213,7 +220,7 @@ _MODULES = {
     for room, names in {
         "": ("errors", "gossip", "methods", "privacy", "vertical"),
         "data": ("datasets", "heat", "twins"),
-        "families": ("factorisation", "mixture"),
+        "families": ("asynchronous", "factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),
         "objective": ("losses", "models"),
         "study": ("costs", "diagnostics", "leaks", "theory"),

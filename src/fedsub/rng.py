@@ -103,3 +103,22 @@ def _first(n: int, count: int, word: Any) -> Array:
         if len(first) >= count:
             return draws[first[:count]]
     return np.argsort(mix(word + np.arange(n, dtype=np.uint64)), kind="stable")[:count]
+
+
+def some_of(n: int, count: int, word: Any) -> Array:
+    """The same ``count`` of range(n), in ascending order: for many of them this takes a fraction of the time."""
+    if not 0 < count < n:
+        return np.arange(count)
+    with np.errstate(over="ignore"):
+        if count * 4 > n:
+            keys = mix(word + np.arange(n, dtype=np.uint64))  # all different, as `mix` can be undone
+            return np.flatnonzero(keys <= np.partition(keys, count - 1)[count - 1])
+        draws = below(mix(word + np.arange(2 * count, dtype=np.uint64)), n)
+    bits = (2 * count - 1).bit_length()
+    if n.bit_length() + bits < 64:
+        drawn = np.sort(draws << bits | np.arange(2 * count))  # by value, then by when it was drawn
+        drawn = drawn[np.r_[True, np.diff(drawn >> bits) > 0]]
+        when = drawn & ((1 << bits) - 1)
+        if len(when) >= count:
+            return drawn[when <= np.partition(when, count - 1)[count - 1]] >> bits
+    return np.sort(first_of_permutation(n, count, word))

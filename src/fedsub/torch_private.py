@@ -41,6 +41,43 @@ _FIXED = {
 }  # fmt: skip
 
 
+_LSTM = 2  # torch's number of the mode, where one function serves LSTM, GRU and RNN
+
+
+def has_fused_lstm() -> bool:
+    """Whether torch has the CPU kernel of a whole LSTM layer, and it is switched on."""
+    there = hasattr(torch.ops.aten, "mkldnn_rnn_layer") and hasattr(torch.ops.aten, "mkldnn_rnn_layer_backward")
+    return there and torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
+
+
+def fused_lstm_layer(
+    x: Tensor, wi: Tensor, wh: Tensor, bi: Tensor, bh: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(outputs [T, B, H], last cell [B, H], what the gradient needs) of an LSTM layer, x [T, B, I], in one call.
+
+    Relies on aten.mkldnn_rnn_layer, which torch.nn.LSTM calls on the CPU; without enable_grad it keeps nothing for
+    the gradient, though told to train.
+    """
+    with torch.enable_grad():
+        found = torch.ops.aten.mkldnn_rnn_layer.default(
+            x, wi, wh, bi, bh, h, c, False, [], _LSTM, wh.shape[1], 1, True, False, False, True
+        )
+    return found[0], found[2], found[3]
+
+
+def fused_lstm_layer_backward(
+    dy: Tensor, dlast: Tensor | None, x: Tensor, wi: Tensor, wh: Tensor, bi: Tensor, bh: Tensor, h: Tensor, c: Tensor,
+    y: Tensor, last: Tensor, kept: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of x, h, c, wi, wh and of either bias, from those of outputs and last cell, with what
+    `fused_lstm_layer` returned. Relies on aten.mkldnn_rnn_layer_backward."""
+    dx, dwi, dwh, db, _, dh, dc = torch.ops.aten.mkldnn_rnn_layer_backward.default(
+        x, wi, wh, bi, bh, h, c, y, y[-1], last, dy, None, dlast,
+        False, _LSTM, wh.shape[1], 1, True, True, False, [], False, kept,
+    )  # fmt: skip
+    return dx, dh, dc, dwi, dwh, db
+
+
 def untested() -> str:
     """The clause that says that this torch was never tested; "" if it was."""
     release = ".".join(torch.__version__.split(".")[:2])

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from fedsub.errors import ObjectiveError
+
 Tree = dict[str, Tensor]  # names as in module.named_parameters()
+
+
+class RowSource(Protocol):
+    """A table that is not at hand as one tensor: its rows are asked for by number."""
+
+    @property
+    def shape(self) -> torch.Size: ...  # of the whole table
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> torch.device: ...
+
+    def take(self, rows: Tensor) -> Tensor:
+        """A copy of some rows, in their order; a row may occur more than once."""
+        ...
+
+
+Model = Mapping[str, Tensor | RowSource]  # a tree of which some tables are not at hand
+
+
+def rows_of(table: Tensor | RowSource, rows: Tensor) -> Tensor:
+    """A copy of some rows of a table, wherever they are."""
+    return take_rows(table, rows) if isinstance(table, Tensor) else table.take(rows)
+
+
+def whole(model: Model, what: str) -> Tree:
+    """The model, if all of it is at hand; ``what`` is that which needs it so."""
+    for name, value in model.items():
+        if not isinstance(value, Tensor):
+            raise ObjectiveError(
+                f"{what} needs all {value.shape[0]:,} rows of {name!r}, which are not at hand as one tensor; ask for "
+                "some of them (take), or use a table that is not lazy."
+            )
+    return {name: value for name, value in model.items() if isinstance(value, Tensor)}
 
 
 def take_rows(table: Tensor, rows: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ def test_a_save_costs_what_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     written = []
     original = checkpoint.write_atomic
 
-    def counting(path, content):
-        result = original(path, content)
+    def counting(path, content, **options):
+        result = original(path, content, **options)
         written.append(result[0])
         return result
 

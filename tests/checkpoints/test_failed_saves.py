@@ -38,10 +38,10 @@ def test_a_save_that_fails_can_be_repeated(tmp_path: Path, monkeypatch, fails_at
     saved, history = run(tmp_path, 3, full_every_bytes=10)
     original = checkpoint.write_atomic
 
-    def refuse(path, content):
+    def refuse(path, content, **options):
         if path.name.endswith(fails_at):
             raise RunError("the disk is full")
-        return original(path, content)
+        return original(path, content, **options)
 
     state = cloned(history[2])
     state.round = 3

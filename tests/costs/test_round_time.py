@@ -19,8 +19,8 @@ from fedsub.method.batches import draw
 from fedsub.method.codecs.wire import encode_rows
 from fedsub.method.groups import Cohort
 from fedsub.objective.problem import Problem
+from fedsub.round.clock.seconds import samples_trained
 from fedsub.study import costs
-from fedsub.study.costs.estimate import samples_trained
 
 # Submodels -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedsub.errors import ConfigError
 from fedsub.flower import fleet
-from fedsub.flower.resident import Installed, run
+from fedsub.flower.resident import Installed, Looks, run
 
 
 def test_the_installed_release_was_tested() -> None:
@@ -86,3 +86,16 @@ def test_an_app_is_read_or_refused(tmp_path: Path) -> None:
         Installed.read(tmp_path)
     (tmp_path / "own_client.py").write_text("from flwr.clientapp import ClientApp\napp = ClientApp()\n")
     assert Installed.read(tmp_path, {"c": 3}).config == {"a.b": 1, "c": 3}
+
+
+def test_a_node_looks_after_half_of_its_shortest_wait_and_ever_more_seldom() -> None:
+    looks = Looks(0.1, 1.0)
+    looks.found(3.0)
+    assert [looks.missed() for _ in range(2)] == [1.0, 1.0]
+    looks.found(0.8)
+    assert [looks.missed() for _ in range(4)] == pytest.approx([0.4, 0.6, 0.9, 1.0])
+    looks.found(0.01)
+    assert looks.missed() == 0.1
+    for _ in range(Looks.MEMORY):
+        looks.found(1.6)
+    assert looks.missed() == 0.8

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flower.world import ROUNDS, config_of, grid, over_grid, same, simulated, task
+from flower.world import ROUNDS, config_of, grid, has_task, letters_of, over_grid, packed, same, simulated, task
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from node.processes import METHODS, data
 
@@ -90,38 +90,40 @@ class Spoiler:
         self.draw, self.nodes, self.old, self.count = np.random.default_rng(seed), nodes, list[bytes](), 0
 
     def __call__(self, node: int, message: Message, reply: Message) -> Message | None:
-        about, asked = parcel.unpack(message.content)
-        if node - 100 not in self.nodes or about != parcel.LETTER or wire.read(asked).kind != wire.DOWN:
+        if node - 100 not in self.nodes or not has_task(message):
             return reply
-        _, data = parcel.unpack(reply.content)
+        *before, data = letters_of(reply.content)
         self.old.append(data)
         self.count += 1
-        return Message(self.spoilt(data), reply_to=message)
+        return Message(self.spoilt(before, data), reply_to=message)
 
-    def spoilt(self, data: bytes) -> RecordDict:
+    def spoilt(self, before: list[bytes], data: bytes) -> RecordDict:
+        """``before``: the answer to an invitation that came with the task."""
         kind, raw = int(self.draw.integers(8)), bytearray(data)
+        if kind in (0, 1) and before:  # of the whole message
+            raw = bytearray(parcel.fold([*before, data]))
         if kind == 0:  # cut short
-            return parcel.pack(parcel.LETTER, data[: int(self.draw.integers(len(data)))])
+            return parcel.pack(parcel.LETTER, bytes(raw[: int(self.draw.integers(len(raw)))]))
         if kind == 1:  # a bit flipped
             raw[int(self.draw.integers(len(raw)))] ^= 1 << int(self.draw.integers(8))
             return parcel.pack(parcel.LETTER, bytes(raw))
         if kind == 2:  # other shapes, with a good digest
             whole = wire.read(data)
             tensors = {n: torch.zeros((*v.shape, 1), dtype=v.dtype) for n, v in whole.tensors.items()}
-            return parcel.pack(parcel.LETTER, wire.write(changed(whole, tensors=tensors)))
+            return packed([*before, wire.write(changed(whole, tensors=tensors))])
         if kind == 3:  # NaN, with a good digest
             whole = wire.read(data)
             tensors = {n: v * float("nan") if v.is_floating_point() else v for n, v in whole.tensors.items()}
-            return parcel.pack(parcel.LETTER, wire.write(changed(whole, tensors=tensors)))
+            return packed([*before, wire.write(changed(whole, tensors=tensors))])
         if kind == 4:  # huge lengths
             at = int(self.draw.integers(60, len(raw) - 24))
             raw[at : at + 8] = b"\xff" * 7 + b"\x3f"
-            return parcel.pack(parcel.LETTER, bytes(raw))
+            return packed([*before, bytes(raw)])
         if kind == 5:  # of another round
             whole = wire.read(data)
-            return parcel.pack(parcel.LETTER, wire.write(changed(whole, round=whole.round + 1)))
+            return packed([*before, wire.write(changed(whole, round=whole.round + 1))])
         if kind == 6 and len(self.old) > 1:  # replayed
-            return parcel.pack(parcel.LETTER, self.old[int(self.draw.integers(len(self.old) - 1))])
+            return packed([*before, self.old[int(self.draw.integers(len(self.old) - 1))]])
         odd = (
             RecordDict(),
             RecordDict({"fedsub": ConfigRecord({"about": "letter", "bytes": 1 << 62})}),
@@ -157,7 +159,7 @@ class Silent(Spoiler):
     def __init__(self, nodes: set[int]):
         super().__init__(0, nodes)
 
-    def spoilt(self, data: bytes) -> RecordDict:
+    def spoilt(self, before: list[bytes], data: bytes) -> RecordDict:
         return parcel.refusal(parcel.REFUSED, "no")
 
 
@@ -188,8 +190,7 @@ def test_a_node_that_is_gone_in_mid_round_is_waited_for_and_asked_again(tmp_path
     died: list[int] = []
 
     def dies(node: int, message: Message, reply: Message) -> Message | None:
-        about, asked = parcel.unpack(message.content)
-        if not died and about == parcel.LETTER and wire.read(asked).kind == wire.DOWN:
+        if not died and has_task(message):
             died.append(node)
             inproc.infos[node].last_activated_at = "again"  # as a new process with the same key
             inproc.apps[node] = inproc.app(node - 100)
@@ -208,8 +209,7 @@ def test_a_node_that_stays_away_is_lost_and_not_waited_for_again(tmp_path: Path)
     inproc = grid(tmp_path, config)
 
     def leaves(node: int, message: Message, reply: Message) -> Message | None:
-        about, asked = parcel.unpack(message.content)
-        if about == parcel.LETTER and wire.read(asked).round == 2 and node == 106:
+        if node == 106 and any(wire.read(letter).round == 2 for letter in letters_of(message.content)):
             inproc.away.add(node)
             return Message(Error(5, "Node Unavailable"), reply_to=message)
         return reply

@@ -14,9 +14,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from node.processes import METHODS, SEED, data, objective
 
 import fedsub as fs
-from fedsub.flower import Task, client_app, serve
+from fedsub.flower import Task, client_app, parcel, serve
 from fedsub.node import hand_out
 from fedsub.privacy.heat import RandomizedResponse, SecureCount
+from fedsub.round import wire
 
 ROUNDS = 4
 SMALL: dict[str, Any] = {"lr": 0.3, "local_steps": 2, "batch_size": 4, "clients_per_round": 5}
@@ -38,6 +39,24 @@ def task(folder: Path, **changed: Any) -> Task:
         "outline": lambda config: str(folder / "data" / "outline"),
     }
     return Task(**(asked | changed))
+
+
+def letters_of(content: RecordDict) -> list[bytes]:
+    """The letters of a message or an answer, however many travel together; none of a hello or a refusal."""
+    about, data = parcel.unpack(content)
+    return parcel.unfold(data) if about == parcel.LETTERS else [data] if about == parcel.LETTER else []
+
+
+def packed(letters: list[bytes]) -> RecordDict:
+    if len(letters) == 1:
+        return parcel.pack(parcel.LETTER, letters[0])
+    return parcel.pack(parcel.LETTERS, parcel.fold(letters))
+
+
+def has_task(message: Message) -> bool:
+    """Whether a message holds a task, which is then its last letter."""
+    letters = letters_of(message.content)
+    return bool(letters) and wire.read(letters[-1]).kind == wire.DOWN
 
 
 @dataclass

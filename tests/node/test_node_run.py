@@ -126,7 +126,7 @@ def test_a_round_that_nobody_answers_is_asked_again_and_then_left_out(tmp_path: 
         silent: tuple[int, ...] = ()
 
     post = Deaf(nodes(tmp_path, "fedsubavg + adam"))
-    post.silent = (3, 6)  # the invitations of round 2, and the answers to its second attempt
+    post.silent = (3, 4, 6)  # round 2: who is new and who is not, and the answers to its second attempt
     found, expected = remote(post, "fedsubavg + adam", None, patience=SOON), simulated("fedsubavg + adam")
     assert all(torch.equal(found.params[n], value) for n, value in expected.params.items())
     assert [row.get("asked_again", 0) for row in found.history[1:]] == [0, 2, 0, 0]

@@ -115,9 +115,9 @@ def train(
 
 def finished(experiment: Experiment, out: Path) -> Comparison | None:
     """The comparison of a directory in which every run is finished; needs no data."""
+    from fedsub.round.clock.devices import named
     from fedsub.running.going_on import finished as is_finished
     from fedsub.study.comparing import slug
-    from fedsub.study.costs.devices import named
     from fedsub.study.reading import read_comparison
 
     labels, seeds, rounds = experiment.settings(1), experiment.config.train.seed_list, experiment.config.train.rounds

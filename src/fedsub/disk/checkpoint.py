@@ -161,7 +161,8 @@ class Checkpoints:
         path = self.folder / f"round-{snapshot.round:08d}.{kind}.safetensors"
         # If anything below fails, the data file may stay without its record: the next save clears it away.
         untidy, self._untidy = self._untidy, True
-        size, content_digest = write_atomic(path, content.write)
+        # Its name is synced with the record's: if a power failure keeps the record alone, that one is told incomplete.
+        size, content_digest = write_atomic(path, content.write, sync_name=False)
         parent = (base.round, base.seal) if base else (None, None)
         record = _Record(snapshot.round, kind, path.name, size, content_digest, *parent, meta)
         data = {"format": FORMAT, "version": VERSION} | asdict(record)

@@ -91,11 +91,13 @@ def make_folder(path: Path) -> None:
 
 
 def write_atomic(
-    path: str | os.PathLike[str], content: bytes | Callable[[Sink], object], *, mode: int = 0o666
+    path: str | os.PathLike[str], content: bytes | Callable[[Sink], object], *, mode: int = 0o666,
+    sync_name: bool = True,
 ) -> tuple[int, str]:  # fmt: skip
     """Write a whole file so that a reader, or a crash, sees the old content or the new one.
 
     `content` is the bytes, or a function that writes them to the file it is given; ``mode`` 0o600 is for secrets.
+    ``sync_name=False`` leaves it to the next file in the same directory to make this one's name durable.
     Returns the size and the `digest` of what was written.
     """
     path = Path(path)
@@ -115,7 +117,8 @@ def write_atomic(
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        sync_directory(path.parent)
+        if sync_name:
+            sync_directory(path.parent)
     return sink.size, sink.hash.hexdigest()
 
 
@@ -193,6 +196,7 @@ class JsonLines:
             self._end = _last_line_end(self._file)
             self._file.truncate(self._end)
         self._hash = None if self._end else blake2b(digest_size=16)  # of all lines, once it was asked for
+        self._durable = False  # whether all that was appended is known to be on the disk
 
     @property
     def position(self) -> int:
@@ -209,6 +213,7 @@ class JsonLines:
         """Add the rows, one line each: all of them or, if the disk refuses, none."""
         whole = b"".join(dump(row) for row in rows)
         data = memoryview(whole)
+        self._durable = False
         with writing(self.path):
             try:
                 while data:
@@ -223,8 +228,15 @@ class JsonLines:
 
     def flush(self) -> None:
         """Return once every line is on the disk, not only in the system's memory."""
-        with writing(self.path):
-            os.fsync(self._file.fileno())
+        if not self._durable:
+            with writing(self.path):
+                os.fsync(self._file.fileno())
+            self._durable = True
+
+    @property
+    def durable(self) -> bool:
+        """Whether `flush` has nothing to do."""
+        return self._durable
 
     def truncate(self, mark: Mark) -> None:
         """Cut the file back to a recorded `mark`."""

@@ -65,7 +65,10 @@ def row_ids(moved: Mapping[str, Rows], tables: Mapping[str, Tensor]) -> dict[str
         rows = moved[name]
         given = np.asarray(rows.cpu() if isinstance(rows, Tensor) else rows)
         # A mask read as ids would save rows 0 and 1 only.
-        given = np.flatnonzero(given) if given.dtype == bool else np.unique(given)
+        if given.dtype == bool:
+            given = np.flatnonzero(given)
+        elif not (given[1:] > given[:-1]).all():
+            given = np.unique(given)
         if given.size and (given.dtype.kind not in "iu" or given[0] < 0 or given[-1] >= len(table)):
             raise CheckpointError(f"moved[{name!r}] must hold row ids from 0 to {len(table) - 1}.")
         ids[name] = torch.from_numpy(given.astype(np.int64))

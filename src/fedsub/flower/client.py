@@ -52,7 +52,8 @@ class Hosts:
                 if key not in self._hosts:
                     self._hosts[key] = Host(self.task, context.run_config, context.node_config)
                 about, data = parcel.unpack(message.content, self.most)
-                found = parcel.pack(parcel.LETTER, self._hosts[key].answer(about, data), self.piece)
+                kind = parcel.LETTERS if about == parcel.LETTERS else parcel.LETTER
+                found = parcel.pack(kind, self._hosts[key].answer(about, data), self.piece)
             except FedsubError as err:
                 log.warning("refused a message of the server: %s", err)
                 found = parcel.refusal(parcel.UNKNOWN if isinstance(err, UnknownRun) else parcel.REFUSED, str(err))

@@ -46,6 +46,8 @@ class Host:
             node = self._node if self._node is not None and self._node.letters is None else self._anew()
             node.join(data)
             return b""
+        if about == parcel.LETTERS:
+            return parcel.fold([self._of(letter).answer(letter) for letter in parcel.unfold(data)])
         if about != parcel.LETTER:
             raise WireError(f"A message about {about!r} came, unknown to this fedsub; install the same version.")
         return self._of(data).answer(data)

@@ -6,6 +6,8 @@ into arrays of bytes, which it sends and stores chunk by chunk, so that neither 
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -14,9 +16,11 @@ from fedsub.errors import WireError
 
 TYPE = "query.fedsub"  # of all messages
 HELLO, WELCOME, LETTER = "hello", "welcome", "letter"  # what a message is about
+LETTERS = "letters"  # several letters to one node, which are answered together
 REFUSED, UNKNOWN = "refused", "unknown"  # a node's answer in words; it does not know the run
 PIECE = 4 << 20  # bytes
 MOST = 1 << 30
+_LENGTH = struct.Struct("<Q")
 _RECORD, _PIECES, _STYPE = "fedsub", "fedsub.pieces", "fedsub.bytes"
 
 
@@ -28,6 +32,23 @@ def pack(about: str, data: bytes = b"", piece: int = PIECE) -> RecordDict:
         for at in range(0, len(data), piece)
     }
     return RecordDict({_RECORD: ConfigRecord({"about": about, "bytes": len(data)}), _PIECES: ArrayRecord(pieces)})
+
+
+def fold(letters: Sequence[bytes]) -> bytes:
+    """Several letters as one: of each its length, u64, and itself."""
+    return b"".join(part for letter in letters for part in (_LENGTH.pack(len(letter)), letter))
+
+
+def unfold(data: bytes) -> list[bytes]:
+    """The letters that `fold` put together; WireError if it did not."""
+    found, at = [], 0
+    while at < len(data):
+        begin = at + _LENGTH.size
+        at = begin + (_LENGTH.unpack_from(data, at)[0] if begin <= len(data) else 1)
+        if at > len(data):
+            raise WireError("Letters that came together end in the middle of one; they are left out.")
+        found.append(data[begin:at])
+    return found
 
 
 def refusal(about: str, why: str) -> RecordDict:

@@ -13,6 +13,8 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,9 @@ class Place:
 
 @dataclass
 class Owed:
-    """A letter without an answer yet."""
+    """A letter without an answer yet, or several that travel together."""
 
-    index: int
+    places: range  # among all letters
     client: int
     about: str
     data: bytes
@@ -174,38 +176,58 @@ class GridPost:
         self._through(letters, parcel.WELCOME)
 
     def exchange(self, letters: Iterable[Letter]) -> list[bytes | None]:
+        """Letters to one client that follow on one another travel as one message, and so do their answers."""
         return self._through(letters, parcel.LETTER)
 
     def _through(self, letters: Iterable[Letter], about: str) -> list[bytes | None]:
         until = time.monotonic() + self.deadline
         owed: list[Owed] = []
         waiting: list[Owed] = []
-        size = 0
-        for index, (client, data) in enumerate(letters):
-            owed.append(Owed(index, client, about, data))
+        count = size = 0
+        for client, some in groupby(letters, key=itemgetter(0)):
+            folded = [data for _, data in some]
+            places = range(count, count := count + len(folded))
+            one = len(folded) == 1
+            owed.append(
+                Owed(places, client, about if one else parcel.LETTERS, folded[0] if one else parcel.fold(folded))
+            )
             waiting.append(owed[-1])
-            size += len(data)
+            size += len(owed[-1].data)
             if size >= AT_ONCE:
                 self._send(waiting, until)
                 waiting, size = [], 0
         self._send(waiting, until)
-        found: list[bytes | None] = [None] * len(owed)
+        found: list[bytes | None] = [None] * count
         while owed and time.monotonic() < until:
             by_message = {one.sent: one for one in owed if one.sent}
-            done: set[int] = set()
+            done: set[int] = set()  # by first place
             for reply in self._pull(list(by_message)):
                 one = by_message[reply.metadata.reply_to_message_id]
                 if not self._again(one, reply):
-                    found[one.index] = self._opened(reply, one.client)
-                    done.add(one.index)
+                    found[one.places.start : one.places.stop] = self._answers(one, reply)
+                    done.add(one.places.start)
             if time.monotonic() - self._looked > LOOK and len(done) < len(owed):
                 self._look_after(owed, until, done)
-            owed = [one for one in owed if one.index not in done]
+            owed = [one for one in owed if one.places.start not in done]
             if owed:
                 time.sleep(self.poll)
-        if owed:
-            self._count("late", f"{len(owed)} letters were not answered in {self.deadline:g} s", len(owed))
+        if late := sum(len(one.places) for one in owed):
+            self._count("late", f"{late} letters were not answered in {self.deadline:g} s", late)
         return found
+
+    def _answers(self, one: Owed, reply: Message) -> list[bytes | None]:
+        """The answer to each of the letters that travelled together."""
+        data, count = self._opened(reply, one.client), len(one.places)
+        if data is None or one.about != parcel.LETTERS:
+            return [data] * count
+        try:
+            found = parcel.unfold(data)
+            if len(found) != count:
+                raise WireError(f"{count} letters that were sent together came back as {len(found)}.")
+        except WireError as err:
+            self._count("refused", f"client {one.client}: {err}")
+            return [None] * count
+        return [*found]
 
     def _send(self, letters: list[Owed], until: float) -> None:
         """Hand letters to the SuperLink; of clients whose node is away, later."""
@@ -240,8 +262,8 @@ class GridPost:
         back = []
         for one in owed:
             place = self.places.get(one.client)
-            if one.index in done or place is None:
-                done.add(one.index)
+            if one.places.start in done or place is None:
+                done.add(one.places.start)
                 continue
             if not place.online:
                 node = nodes.get(one.client)
@@ -255,7 +277,7 @@ class GridPost:
                 if time.monotonic() - one.away > self.returns:
                     self._count("gone", f"client {one.client} is gone for {self.returns:g} s")
                     self._gone.add(one.client)
-                    done.add(one.index)
+                    done.add(one.places.start)
             elif not one.sent:
                 back.append(one)
         self._send(back, until)

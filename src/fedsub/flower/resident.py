@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import tomllib
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,7 @@ def run(
     idle: float = 1.0,
     stop: threading.Event | None = None,
 ) -> None:
-    """Answer messages until ``stop`` is set. The next one is looked for after ``poll`` seconds, ``idle`` when idle."""
+    """Answer messages until ``stop`` is set. ``poll`` and ``idle`` are the shortest and longest pause of `Looks`."""
     stop, known = stop or threading.Event(), private_key(key)
     authority = None if root_certificates is None else str(Path(root_certificates).expanduser())
     if authority is not None and not Path(authority).is_file():
@@ -101,10 +102,33 @@ def run(
             stop.wait(WAIT)
 
 
+class Looks:
+    """When a node looks for its next message: every look costs the SuperLink a request, and those of all nodes add up.
+
+    The first look is after half of the shortest of the last ``MEMORY`` waits (`found`), but after ``poll`` seconds at
+    least and ``idle`` at most; each further one after 1.5 times as many (`missed`), up to ``idle``.
+    """
+
+    MEMORY = 4  # a round over a secure sum has short waits between its stages, and a long one
+
+    def __init__(self, poll: float, idle: float):
+        self.poll, self.idle, self.pause = poll, idle, poll
+        self._waits: deque[float] = deque(maxlen=self.MEMORY)
+
+    def found(self, waited: float) -> None:
+        self._waits.append(waited)
+        self.pause = min(self.idle, max(self.poll, min(self._waits) / 2))
+
+    def missed(self) -> float:
+        """Seconds until the next look."""
+        now, self.pause = self.pause, min(self.idle, 1.5 * self.pause)
+        return now
+
+
 def _answer(
     fleet: Fleet, installed: Installed, node_config: dict[str, Any], poll: float, idle: float, stop: threading.Event
 ) -> None:
-    pause, contexts = poll, dict[int, Context]()
+    looks, contexts, since = Looks(poll, idle), dict[int, Context](), time.monotonic()
     while not stop.is_set():
         try:
             message = fleet.receive()
@@ -112,19 +136,21 @@ def _answer(
             raise
         except Exception as err:  # of a run that has ended, or not what a message is: the node goes on
             log.warning("a message is dropped: %s: %s", type(err).__name__, err)
-            stop.wait(pause)
+            stop.wait(looks.pause)
             continue
         if message is None:
-            stop.wait(pause)
-            pause = min(idle, 1.5 * pause)
+            stop.wait(looks.missed())
             continue
-        pause, run = poll, message.metadata.run_id
+        looks.found(time.monotonic() - since)
+        run = message.metadata.run_id
         context = contexts.setdefault(run, Context(run, fleet.node, node_config, RecordDict(), dict(installed.config)))
         begun = time.monotonic()
         try:
             fleet.reply(_told(installed.app, message, context), time.monotonic() - begun)
         except RunEnded as err:
             log.info("an answer is dropped, its run has ended: %s", err)
+        since = time.monotonic()
+        stop.wait(looks.missed())
 
 
 def _told(app: ClientApp, message: Message, context: Context) -> Message:

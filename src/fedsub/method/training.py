@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedsub.data.clients import Clients
     from fedsub.method.slots import Method
     from fedsub.objective.problem import Problem
+    from fedsub.round.clock.devices import Devices
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Options:
     on_bad_update: str = "skip"
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
     rounds: int | None = None  # of the whole run
+    devices: Devices | None = None  # on whose clock clients train; None: nobody asked
 
     def refuse(self, method: str, *names: str, but: Mapping[str, Any] | None = None) -> None:
         """Raise ConfigError for options that were given and that a method does not use; ``but`` are values it has."""
@@ -113,6 +115,11 @@ class Algorithm:
 
     name: str
     pooled: bool
+
+    @property
+    def clocked(self) -> bool:
+        """Whether what is learned depends on how fast clients' devices are."""
+        return False
 
     @property
     def composition(self) -> Method | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,7 @@ class Node:
         self.method, self.number, self.own = method, number, own
         self.held = {name: np.asarray(space.rows, np.int64) for name, space in own.spaces.items()}
         self._rows = {name: space.size for name, space in own.spaces.items()}
+        self._holds = _digest(self.held)
         local = alone(own)
         self.problem = Problem.bind(objective({n: s.size for n, s in local.spaces.items()}), local)
         self.params = self.problem.params()
@@ -140,6 +142,12 @@ class Node:
         if self.store is not None:  # of another run, or as it was before the server asked anew
             self.memory = self._forgotten()
         self.store = Store(self.folder, message.run)
+        if self.memory.tensors and self.store.holds not in (None, self._holds):
+            raise WireError(
+                f"The data of client {self.number} have other rows than when it joined this run, and what it keeps is "
+                "by row. Put the data back, or begin a new run."
+            )
+        self.store.holds = self._holds
         if not self.store.rounds:
             self.memory.fill(self.method.parts, lambda name, clients: self._start(name, message, seed))
             self.store.save(self.memory, 0)
@@ -152,8 +160,12 @@ class Node:
         return ClientState.of(self.method.parts, self.problem, self.params)
 
     def rejoin(self, run: int) -> bool:
-        """Go on with a run that this node had joined before it was restarted; False: it has to say hello."""
-        known = Store(self.folder, run).welcome
+        """Go on with a run that this node had joined before it was restarted; False: it has to say hello.
+
+        So has one whose data have changed since: the server remembers which rows it named.
+        """
+        store = Store(self.folder, run)
+        known = store.welcome if store.holds == self._holds else None
         if known is not None:
             self.join(known)
         return known is not None
@@ -249,6 +261,14 @@ class Node:
             keep(self.memory, uplink, kept, self.half)
             self.store.save(self.memory, down.round)  # before it is sent: else a crash would lose it
         return uplink
+
+
+def _digest(rows: Mapping[str, np.ndarray]) -> str:
+    """Of the rows of every space."""
+    found = blake2b(digest_size=16)
+    for space in sorted(rows):
+        found.update(f"{space}:{len(rows[space])}:".encode() + rows[space].tobytes())
+    return found.hexdigest()
 
 
 def _bytes(data: bytes) -> torch.Tensor:

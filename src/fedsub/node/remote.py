@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import torch
 
 from fedsub.errors import WireError
 from fedsub.method.groups import Cohort
+from fedsub.node.known import KnownRows, Rows
 from fedsub.node.post import Letter, Post, plain
 from fedsub.round.layout import Asked
 from fedsub.round.letters import Letters
@@ -50,12 +51,14 @@ class Remote:
     safe: torch.Tensor | None = None  # that of the last checkpoint; None: there are none
     refused: list[str] = field(default_factory=list)  # messages that were not taken, and why
     again: Callable[[], bool] | None = None
+    known: KnownRows = field(default_factory=KnownRows)
     _asked: Replies = field(init=False)  # the invitations
     _gone: set[int] = field(init=False)  # the places in the cohort of those who did not answer them
+    _later: dict[int, tuple[bytes, Rows]] = field(init=False)  # by place: invitations that travel with the task
 
     def __post_init__(self) -> None:
         none = np.zeros(0, np.int64)
-        self._asked, self._gone = Replies([], none, none), set()
+        self._asked, self._gone, self._later = Replies([], none, none), set(), {}
 
     def send(self, letters: Iterable[Letter]) -> Replies:
         """Letters to clients, all at once; nothing goes to those who have not joined."""
@@ -75,23 +78,43 @@ class Remote:
         return Replies(answers, np.array(down, np.int64), np.array(up, np.int64))
 
     def rows(self, number: int, cohort: Cohort) -> dict[str, Asked]:
-        """Invite everybody; one that does not answer holds nothing, and is lost later."""
+        """Invite everybody; one that does not answer holds nothing, and is lost later.
+
+        Of a client that has named its rows since it joined they are known: its invitation travels with its task, and
+        what it then answers is compared (`_same_rows`). So such a client has one exchange of messages in a round.
+        """
         draws = _draws(cohort)
-        self._asked = self.send(
-            (client, self.letters.invite(number, client, repeat, self.safe_for(client))) for client, repeat in draws
-        )
-        found: list[dict[str, np.ndarray] | None] = [
-            self.read(lambda d: self.letters.read_asked(d, number, client, repeat), client, data)  # noqa: B023
-            for (client, repeat), data in zip(draws, self._asked.answers, strict=True)
-        ]
+        letters = [self.letters.invite(number, client, repeat, self.safe_for(client)) for client, repeat in draws]
+        known = [self.known.of(client) for client, _ in draws]
+        self._later = {k: (letters[k], rows) for k, rows in enumerate(known) if rows is not None}
+        now = [k for k, rows in enumerate(known) if rows is None]
+        asked = self.send((draws[k][0], letters[k]) for k in now)
+        self._asked = Replies([], *np.zeros((2, len(draws)), np.int64))
+        self._asked.down[now], self._asked.up[now] = asked.down, asked.up
+        for k, data in zip(now, asked.answers, strict=True):
+            known[k] = self._read_asked(number, *draws[k], data)
+            self.known.learn(draws[k][0], known[k])
         spaces = self.letters.schema.spaces
         nothing = np.zeros(0, np.int64)
-        rows = {s: [nothing if one is None else one[s] for one in found] for s in spaces}
+        rows = {s: [nothing if one is None else one[s] for one in known] for s in spaces}
         every = dict.fromkeys(self.server.population.tables.values())
-        self._gone = {k for k, one in enumerate(found) if one is None}
+        self._gone = {k for k, one in enumerate(known) if one is None}
         counts = {s: np.array([len(r) for r in rows[s]], np.int64) for s in spaces}
         none = Asked(nothing, np.zeros(len(cohort), np.int64))  # spaces whose tables all stay with the clients
         return {s: Asked(np.concatenate(rows[s]), counts[s]) if s in rows else none for s in every}
+
+    def _read_asked(self, number: int, client: int, repeat: int, data: bytes | None) -> Rows | None:
+        return self.read(lambda d: self.letters.read_asked(d, number, client, repeat), client, data)
+
+    def _same_rows(
+        self, number: int, client: int, repeat: int, data: bytes | None, known: Mapping[str, np.ndarray]
+    ) -> bool:
+        """Whether a client still holds the rows that its task was made for."""
+        said = self._read_asked(number, client, repeat, data)
+        if said is None or all(np.array_equal(rows, known[space]) for space, rows in said.items()):
+            return said is not None
+        self.refuse(client, WireError("it names other rows than before, not those of its task; it is asked anew"))
+        return False
 
     def safe_for(self, client: int) -> int:
         return int((self.accepted if self.safe is None else self.safe)[client])
@@ -139,22 +162,33 @@ class Remote:
         def tasks() -> Iterable[Letter]:
             for k in places:
                 client = draws[k][0]
+                if k in self._later:
+                    yield client, self._later[k][0]
                 down = opened.downlink(slice(k, k + 1))
                 yield client, self.letters.write_down(down, int(self.accepted[client]))
 
         found = self.send(tasks())
         down, up = self._asked.down.copy(), self._asked.up.copy()
-        down[places] += found.down
-        up[places] += found.up
         answers: list[Uplink | None] = [None] * len(draws)
-        for k, data in zip(places, found.answers, strict=True):
+        at = 0
+        for k in places:
+            later = self._later.get(k)
+            till = at + 1 + (later is not None)
+            data = found.answers[till - 1]
+            down[k] += found.down[at:till].sum()
+            up[k] += found.up[at:till].sum()
+            same = later is None or self._same_rows(opened.number, *draws[k], found.answers[at], later[1])
+            at = till
             counts = {space: int(rows.counts[k]) for space, rows in opened.layout.items()}
             who, weight = opened.cohort.take(np.array([k])), float(weights[k])
-            answers[k] = self.read(
-                lambda d: self.letters.read_up(d, opened.number, who, counts, opened.probe, weight),  # noqa: B023
-                draws[k][0],
-                data,
-            )
+            if same:
+                answers[k] = self.read(
+                    lambda d: self.letters.read_up(d, opened.number, who, counts, opened.probe, weight),  # noqa: B023
+                    draws[k][0],
+                    data,
+                )
+            if answers[k] is None:  # it is lost; in its next round it is asked for its rows before it gets a task
+                self.known.forget(draws[k][0])
         return answers, down, up
 
     def read(self, read: Callable[[bytes], T], client: int, data: bytes | None) -> T | None:

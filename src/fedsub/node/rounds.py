@@ -136,6 +136,8 @@ class Rounds(ServedRounds):
             self.seen.joined.discard(client)
             self.seen.left_out.pop(client, None)
             self._waiting.pop(client, None)
+            if self._played is not None:
+                self.remote.known.forget(client)
             try:
                 if not 0 <= client < (clients := len(self.door.names)):
                     raise WireError(f"Client {client} is not of this run, whose clients are 0 … {clients - 1}.")

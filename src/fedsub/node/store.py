@@ -19,7 +19,7 @@ from fedsub.disk.tensorfile import Source, TensorFile
 from fedsub.errors import CheckpointError
 from fedsub.round.memory import ClientState
 
-_WELCOME, _INVITED = "welcome", "invited"
+_WELCOME, _INVITED, _HOLDS = "welcome", "invited", "holds"
 _FILE = re.compile(r"state-(\d+)\.safetensors")
 
 
@@ -48,6 +48,16 @@ class Store:
     @invited.setter
     def invited(self, round: int) -> None:
         (self.folder / _INVITED).write_text(str(round))
+
+    @property
+    def holds(self) -> str | None:
+        """A digest of the rows that the client held when it joined."""
+        path = self.folder / _HOLDS
+        return path.read_text() if path.exists() else None
+
+    @holds.setter
+    def holds(self, digest: str) -> None:
+        write_atomic(self.folder / _HOLDS, digest.encode())
 
     @property
     def rounds(self) -> list[int]:

@@ -76,6 +76,7 @@ class Answers:
 
     def take(self, which: np.ndarray) -> Answers:
         """Those of some samples: a mask, or places."""
+        which = np.flatnonzero(which) if which.dtype == bool else which  # looked through once, not for every array
         arrays = {name: getattr(self, name)[which] for name in ("losses", "outputs", "labels", "owners", "samples")}
         scores = None if self.scores is None else self.scores[which]
         return replace(self, **arrays, scores=scores, heat=self.heat[which] if len(self.heat) else self.heat)

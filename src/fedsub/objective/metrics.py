@@ -17,9 +17,10 @@ def auc(scores: Array, labels: Array) -> float:
     n_neg = len(labels) - n_pos
     if not n_pos or not n_neg:
         return float("nan")
-    _, group, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2  # mean rank of each group of ties, from 1
-    return float((ranks[group[positive]].sum() - n_pos * (n_pos + 1) / 2) / (n_pos * n_neg))
+    above, below = np.sort(scores[positive]), np.sort(scores[~positive])
+    # Sorted numbers looked up in sorted numbers: several times as fast as ranks of all, and as exact.
+    won = np.searchsorted(below, above, side="left").sum() + np.searchsorted(below, above, side="right").sum()
+    return float(won / 2 / (n_pos * n_neg))
 
 
 def binary(losses: Array, scores: Array, labels: Array) -> dict[str, float]:
@@ -50,11 +51,11 @@ def by_group(groups: Array, labels_of_groups: Array, measure) -> list[dict[str, 
 
 def spread(values: Array, owners: Array) -> dict[str, float]:
     """How a per-sample quantity, averaged by client, differs between clients."""
-    clients, inverse = np.unique(owners, return_inverse=True)
-    means = np.bincount(inverse, weights=values) / np.bincount(inverse)
+    inverse, counts = numbered(owners)
+    means = np.bincount(inverse, weights=values) / counts
     low, middle, high = np.quantile(means, [0.1, 0.5, 0.9])
     return {
-        "clients": len(clients),
+        "clients": len(means),
         "mean": float(means.mean()),
         "std": float(means.std()),
         "p10": float(low),
@@ -63,13 +64,23 @@ def spread(values: Array, owners: Array) -> dict[str, float]:
     }
 
 
+def numbered(owners: Array) -> tuple[Array, Array]:
+    """Which of the distinct owners, in order, has each sample, and how many each has."""
+    if not len(owners) or (owners[1:] < owners[:-1]).any():
+        _, inverse, counts = np.unique(owners, return_inverse=True, return_counts=True)
+        return inverse, counts
+    new = np.r_[False, owners[1:] != owners[:-1]]  # samples are evaluated in the order of their clients
+    inverse = np.cumsum(new)
+    return inverse, np.bincount(inverse)
+
+
 def by_client(losses: Array, scores: Array | None, labels: Array, owners: Array) -> dict[str, Any]:
     """Means over clients, each counted once: of the loss, of its worst tenth of clients, and of the AUC.
 
     The AUC is over the ``auc_clients`` that have samples of both classes. ``…_quantiles`` are those of every
     twentieth of the clients, from the least value to the largest.
     """
-    _, inverse, counts = np.unique(owners, return_inverse=True, return_counts=True)
+    inverse, counts = numbered(owners)
     means = np.sort(np.bincount(inverse, weights=losses) / counts)
     worst = means[-max(1, len(means) // 10) :]
     found: dict[str, Any] = {
@@ -94,7 +105,8 @@ def twentieths(values: Array) -> list[float]:
 
 def auc_by_client(scores: Array, labels: Array, owners: Array, clients: int) -> Array:
     """`auc` of every client's samples at once; ``owners`` are 0 … clients − 1."""
-    order = np.lexsort((scores, owners))
+    order = np.argsort(scores)  # ties share a rank, so their order does not matter
+    order = order[np.argsort(owners[order], kind="stable")]
     owner, score, positive = owners[order], scores[order], labels[order] > 0.5
     new = np.r_[True, (owner[1:] != owner[:-1]) | (score[1:] != score[:-1])]  # ties share their mean rank
     group = np.cumsum(new) - 1
@@ -110,7 +122,7 @@ def auc_by_client(scores: Array, labels: Array, owners: Array, clients: int) -> 
 
 def gain(losses: Array, before: Array, owners: Array) -> dict[str, Any]:
     """By how much the loss is lower than ``before``, by client: its mean, deciles, and who is better off."""
-    _, inverse, counts = np.unique(owners, return_inverse=True, return_counts=True)
+    inverse, counts = numbered(owners)
     gained = np.bincount(inverse, weights=before - losses) / counts
     low, middle, high = np.quantile(gained, [0.1, 0.5, 0.9])
     return {

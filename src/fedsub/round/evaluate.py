@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsub import rng
 from fedsub.checks import check_whole
 from fedsub.data.clients import Clients, Space
-from fedsub.data.heat import deciles, row_heat
+from fedsub.data.held import Held, held_deciles, held_heat
 from fedsub.errors import ConfigError, nearest
 from fedsub.objective import metrics
 from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy, Loss, Squared, measured
@@ -25,10 +25,9 @@ from fedsub.round.norms import GradientNorms, Norms
 from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
 from fedsub.round.rank import Ranker
 from fedsub.round.ranking import Ranking
+from fedsub.round.sampled import Sampled
 from fedsub.round.score import Scorer
-from fedsub.trees import Tree
-
-BATCH = 1024  # modest batches stay in the cache
+from fedsub.trees import Model, whole
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,9 @@ class Seen:
             space = clients.columns[column].space
             if space is None:
                 raise ConfigError(f"A slice is by ids, and {column!r} is a plain column; name an id column.")
-            held = row_heat(population.spaces[space], population.sizes) > 0
-            seen &= held[ids].reshape(len(ids), -1).all(1)
+            one = population.spaces[space]
+            known = (held_heat(one, population.sizes).at(ids) > 0) | ((ids == 0) & one.padding)
+            seen &= known.reshape(len(ids), -1).all(1)
         return ~seen if self.unseen else seen
 
 
@@ -139,8 +139,9 @@ class Evaluator:
         self.problem, self.splits, self.plan, self.columns = problem, splits, plan, columns
         self.population = population or problem.clients
         self.scorer = Scorer(problem, columns)
-        self._decile: dict[str, np.ndarray] | None = None
+        self._decile: dict[str, Held] | None = None
         self._masks: dict[tuple[str, int], np.ndarray] = {}
+        self._sampled: dict[tuple[str, int], Sampled] = {}
         self.training = False  # from then on a metric of your own that fails ends nothing
         self._failed, self._told = dict[str, str](), False
         self._slopes: dict[str, GradientNorms] = {}
@@ -163,7 +164,7 @@ class Evaluator:
         """Scalars by split: {"train.ce": …, "test.auc": …}. Of personal models, each is asked for its client's."""
         out: dict[str, float] = {}
         for name, clients in self.splits.items():
-            answers = self._predict(model, clients, self._choose(name, clients, self.plan.count(name)))
+            answers = self._predict(model, self._choose(name, clients, self.plan.count(name)))
             out |= {f"{name}.{k}": v for k, v in self._measure(answers).items()}
             if self.ranker is not None and name in self.ranker.ranked:
                 out |= {f"{name}.{k}": v for k, v in self.ranker(name, _at_hand(model)).items()}
@@ -175,9 +176,11 @@ class Evaluator:
         """{"train.squared_norm": ‖∇f‖², "train.elementwise_norm": ∇fᵀ D ∇f}, of the population's data."""
         if weighting is None:
             weighting = (self.plan.norms if isinstance(self.plan.norms, Norms) else Norms()).weighting
+        model = _at_hand(model)
+        model = model if isinstance(model, PersonalModel) else whole(model, "The gradient's norm")
         if weighting not in self._slopes:
             self._slopes[weighting] = GradientNorms(self.problem, self.population, self.columns, weighting)
-        return {f"train.{name}": value for name, value in self._slopes[weighting](_at_hand(model)).items()}
+        return {f"train.{name}": value for name, value in self._slopes[weighting](model).items()}
 
     def final(self, model: Evaluated) -> dict[str, Any]:
         """Everything, by split: scalars, ``deciles`` (0 = coldest tenth of features), ``spread`` and ``by_client``.
@@ -187,7 +190,7 @@ class Evaluator:
         out: dict[str, Any] = {}
         for name, clients in self.splits.items():
             chosen = self._choose(name, clients, self.plan.final_samples)
-            answers = self._predict(model, clients, chosen, with_heat=bool(self.problem.spaces))
+            answers = self._predict(model, chosen, with_heat=bool(self.problem.spaces))
             by_decile = metrics.by_group(
                 answers.heat,
                 np.arange(-1, 10) if self.problem.spaces else np.arange(0),
@@ -201,12 +204,12 @@ class Evaluator:
                 "by_client": self._by_client(answers),
             }
             if isinstance(model, PersonalModel):
-                shared = self._predict(model.shared, clients, chosen)
+                shared = self._predict(model.shared, chosen)
                 out[name]["shared"] = {**self._measure(shared), "by_client": self._by_client(shared)}
                 out[name]["gain"] = metrics.gain(answers.losses, shared.losses, answers.owners)
             if self.ranker is not None and name in self.ranker.ranked:
                 out[name] |= self.ranker.final(name, _at_hand(model))
-            for part, mask in self._slices(name, clients, chosen):
+            for part, mask in self._slices(name, clients, chosen.samples):
                 out[part] = {"samples": int(mask.sum()), **self._measure(answers.take(mask))}
         return out
 
@@ -237,43 +240,48 @@ class Evaluator:
                 out.append((name, self._masks[place]))
         return out
 
-    def _choose(self, name: str, clients: Clients, count: int | None) -> np.ndarray:
-        if count is None or count >= clients.samples:
-            return np.arange(clients.samples)
-        word = rng.key(rng.EVALUATION, len(name), *name.encode())
-        return np.sort(rng.first_of_permutation(clients.samples, count, word))
+    def _choose(self, name: str, clients: Clients, count: int | None) -> Sampled:
+        place = (name, clients.samples if count is None else min(count, clients.samples))
+        if place not in self._sampled:
+            self._sampled[place] = Sampled(name, clients, count, self.columns, self._numbers(clients))
+        return self._sampled[place]
 
-    def _predict(self, model: Evaluated, clients: Clients, chosen: np.ndarray, *, with_heat: bool = False) -> Answers:
+    def _numbers(self, clients: Clients) -> int:
+        """How many numbers the looked-up rows of a sample and its values are."""
+        shapes = {name: p.shape for name, p in self.problem.objective.module.named_parameters()}
+        row = dict.fromkeys(self.problem.spaces, 0)
+        for name, space in self.problem.tables.items():
+            row[space.name] += math.prod(shapes[name][1:])
+        columns = [clients.columns[name] for name in self.columns]
+        return max(1, sum(c.width * (row.get(c.space, 1) if c.space else 1) for c in columns))
+
+    def _predict(self, model: Evaluated, chosen: Sampled, *, with_heat: bool = False) -> Answers:
         """What the model says to the chosen samples, with the decile of each one's coldest feature if asked for."""
-        label = getattr(self.problem.objective.loss, "label", None)
+        label, clients = getattr(self.problem.objective.loss, "label", None), chosen.clients
         if isinstance(model, PersonalModel | Elsewhere):
             predict = model.answer if isinstance(model, Elsewhere) else partial(self.scorer.personal(model), model)
-            losses, said = predict(clients, chosen)
+            losses, said = predict(clients, chosen.samples)
             columns = tuple(c for c in self.columns if c == label or (with_heat and clients.columns[c].space))
-            arrays = clients.gather(chosen, columns, local=False)
+            arrays = clients.gather(chosen.samples, columns, local=False)
             heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
             labels = arrays[label] if label else np.zeros(len(chosen))
-            return self._answers(losses, self._outputs(said, len(chosen)), labels, heat, chosen, clients)
-        module = self.scorer.full(model)
+            return self._answers(losses, self._outputs(said, len(chosen)), labels, heat, chosen)
         device = next(iter(model.values())).device
         found: list[tuple[np.ndarray, ...]] = []
         with torch.no_grad():
-            for low in range(0, len(chosen), BATCH):
-                samples = chosen[low : low + BATCH]
-                arrays = clients.gather(samples, self.columns, local=False)
-                batch = columns_to(arrays, device)
-                real = torch.ones(len(samples), device=device)
+            for arrays in chosen.batches():
+                count = len(next(iter(arrays.values())))
+                labels = arrays[label].copy() if label else np.zeros(count)
+                heat = self._coldest(clients, arrays) if with_heat else np.zeros(0)
+                module, some = self.scorer.over(model, arrays)
+                batch, real = columns_to(some, device), torch.ones(count, device=device)
                 value, output = module.losses(self.problem.objective, batch, real)
-                found.append((
-                    value.expand(len(samples)).double().cpu().numpy(),
-                    self._outputs(output, len(samples)),
-                    arrays[label] if label else np.zeros(len(samples)),
-                    self._coldest(clients, arrays) if with_heat else np.zeros(0),
-                ))  # fmt: skip
+                losses = value.expand(count).double().cpu().numpy()
+                found.append((losses, self._outputs(output, count), labels, heat))
         if not found:
             found = [(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0))]
         losses, outputs, labels, heat = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return self._answers(losses, outputs, labels, heat, chosen, clients)
+        return self._answers(losses, outputs, labels, heat, chosen)
 
     def _outputs(self, said: Any, count: int) -> np.ndarray:
         """Outputs where something reads them: these losses are measured by more than their value, and so are yours."""
@@ -281,7 +289,7 @@ class Evaluator:
         own = self.plan.own and isinstance(said, Tensor) and said.ndim > 0 and len(said) == count
         return _plain(said) if scored or own else np.zeros(count)
 
-    def _answers(self, losses, outputs, labels, heat, chosen: np.ndarray, clients: Clients) -> Answers:
+    def _answers(self, losses, outputs, labels, heat, chosen: Sampled) -> Answers:
         loss, scores = self.problem.objective.loss, None
         if isinstance(loss, Binary):
             scores = outputs.reshape(len(losses), -1)[:, 0] if len(losses) else np.zeros(0)
@@ -289,7 +297,7 @@ class Evaluator:
             scores = outputs[:, 0] - outputs[:, 1] if len(losses) else np.zeros(0)
         elif isinstance(loss, Squared) and outputs.ndim == 2:
             outputs = outputs[:, 0]
-        return Answers(losses, outputs, labels, clients.clients_of(chosen), chosen, clients, scores, heat)
+        return Answers(losses, outputs, labels, chosen.owners, chosen.samples, chosen.clients, scores, heat)
 
     def _measure(self, answers: Answers, part: bool = False) -> dict[str, float]:
         """The metrics of some samples; ``part``: of a group, for which metrics of your own may be undefined."""
@@ -322,13 +330,13 @@ class Evaluator:
     def _coldest(self, clients: Clients, arrays: dict[str, np.ndarray]) -> np.ndarray:
         """The decile of each sample's coldest feature, −1 if a feature was never seen in training."""
         if self._decile is None:
-            self._decile = self._feature_deciles()
+            self._decile = held_deciles({name: self.population.spaces[name] for name in self.problem.spaces})
         out = None
         for column, ids in arrays.items():
             space = clients.columns[column].space
             if space is None or space not in self._decile:
                 continue
-            decile = self._decile[space][ids].reshape(len(ids), -1)
+            decile = self._decile[space].at(ids, -1).reshape(len(ids), -1)
             if clients.spaces[space].padding:  # padding is no feature: it must never be the coldest
                 decile = np.where(ids.reshape(len(ids), -1) == 0, 9, decile)
             coldest = decile.min(1)
@@ -336,22 +344,9 @@ class Evaluator:
         assert out is not None
         return out
 
-    def _feature_deciles(self) -> dict[str, np.ndarray]:
-        """Deciles over the features of all spaces together, by heat in the training data."""
-        heats = {}
-        for name in self.problem.spaces:
-            space = self.population.spaces[name]
-            heat = row_heat(space)
-            if space.padding:
-                heat[0] = 0
-            heats[name] = heat
-        together = deciles(np.concatenate(list(heats.values())))
-        edges = np.cumsum([len(h) for h in heats.values()])[:-1]
-        return dict(zip(heats, np.split(together, edges), strict=True))
 
-
-def _at_hand(model: Evaluated) -> Tree | PersonalModel:
-    """For what needs all of a model, or samples that nobody has."""
+def _at_hand(model: Evaluated) -> Model | PersonalModel:
+    """For what needs all parts of a model, or samples that nobody has."""
     if isinstance(model, Elsewhere):
         raise ConfigError(
             "Other parties hold parts of this model and of its data: lists of items and the gradient's norms cannot be "

@@ -111,6 +111,14 @@ class Here:
         seen = {name: np.concatenate([seen[name] for _, _, seen in told]) for name in self.half.reports if told}
         return refused, np.concatenate(lengths) if lengths else None, seen
 
+    def gather(self, opened: Opened) -> list[tuple[Uplink, Kept]]:
+        """What all clients of a round send and keep, in groups, for whoever adds it up at another time."""
+        sent: list[Uplink] = []
+        self.work(opened, lambda uplink, where: sent.append(uplink))
+        kept = {id(uplink): kept for uplink, kept in self._kept}
+        self.forget()
+        return [(uplink, kept.get(id(uplink), {})) for uplink in sent]
+
     def forget(self) -> None:
         """The round did not enter the model: clients keep what they had."""
         self._kept = []

@@ -92,7 +92,7 @@ def _chosen(plan: Ranking, split: str, data: Clients, count: int | None) -> Arra
     if count is None or count >= len(able):
         return able
     word = rng.key(rng.RANKED, plan.seed, len(split), *split.encode())
-    return able[np.sort(rng.first_of_permutation(len(able), count, word))]
+    return able[rng.some_of(len(able), count, word)]
 
 
 def _seen(item: str, ids: Array, population: Clients, items: int) -> Array:

@@ -22,7 +22,7 @@ from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Filled, columns_to, template
 from fedsub.round.engines.recurrent import NotBatchable
 from fedsub.round.engines.rewrite import Rewrite
-from fedsub.trees import Tree, take_rows
+from fedsub.trees import Model, RowSource, Tree, rows_of, take_rows
 
 TOGETHER = 4096  # samples that are predicted at once
 Laid = Callable[["PersonalModel", str], tuple[Tensor, np.ndarray]]  # (a table's rows, where each client's begin)
@@ -46,14 +46,14 @@ class Values:
 class PersonalModel:
     """The shared parameters, and ``names``, of which client i has its own in a slot of what clients keep."""
 
-    shared: Tree
+    shared: Model
     kept: Kept
     slot: str
     names: tuple[str, ...]
 
     def dense(self, name: str, clients: np.ndarray) -> Tensor:
         """A dense parameter of some clients, [c, …]; −1 stands for somebody new, who has the shared one."""
-        shared = self.shared[name]
+        shared = _tensor(self.shared[name])
         if name not in self.names:
             return shared.expand(len(clients), *shared.shape).contiguous()
         own = self.kept.tensors[f"{self.slot}/{name}"]
@@ -64,7 +64,7 @@ class PersonalModel:
 
     def rows(self, name: str, places: np.ndarray, rows: np.ndarray) -> Tensor:
         """Rows of a table; ``places`` says where each lies among the clients' own ones, −1: it is the shared one."""
-        values = take_rows(self.shared[name], torch.from_numpy(rows).to(self.shared[name].device))
+        values = rows_of(self.shared[name], torch.from_numpy(rows).to(self.shared[name].device))
         if name in self.names:
             held = np.flatnonzero(places >= 0)
             own = self.kept.tensors[f"{self.slot}/{name}"]
@@ -84,7 +84,7 @@ class Elsewhere:
         raise NotImplementedError
 
 
-Evaluated = Tree | PersonalModel | Elsewhere
+Evaluated = Model | PersonalModel | Elsewhere
 
 
 class Predictor:
@@ -163,14 +163,16 @@ class Predictor:
     def _lay_out(self, space: Space, model: PersonalModel, arrays: dict[str, np.ndarray], trained: np.ndarray) -> Laid:
         """Where the clients' rows of a space lie in its tables.
 
-        If no table of the space is personal, that is the shared one. If clients ask for a good part of it, each gets
-        a whole one. Else the rows that occur are laid out, and the ids of ``arrays`` renumbered, in place.
+        If no table of the space is personal, that is the shared one, where it is at hand. If clients ask for a good
+        part of it, each gets a whole one. Else the rows that occur are laid out, and the ids of ``arrays`` renumbered,
+        in place.
         """
         names = [name for name, one in self.problem.tables.items() if one.name == space.name]
         columns = [c for c in arrays if c in space.columns]
-        if not {*names} & {*model.names}:
-            return lambda model, name: (model.shared[name], np.zeros(len(trained), np.int64))
-        if 2 * sum(arrays[c][0].size for c in columns) >= space.size:
+        elsewhere = any(not isinstance(model.shared[name], Tensor) for name in names)
+        if not elsewhere and not {*names} & {*model.names}:
+            return lambda model, name: (_tensor(model.shared[name]), np.zeros(len(trained), np.int64))
+        if not elsewhere and 2 * sum(arrays[c][0].size for c in columns) >= space.size:
             return self._whole(space, trained)
         first = np.arange(len(trained), dtype=np.int64) * space.size
         keys = [(arrays[c].reshape(len(trained), -1) + first[:, None]).reshape(-1) for c in columns]
@@ -181,6 +183,9 @@ class Predictor:
         for column, key in zip(columns, keys, strict=True):
             local = inverse[begin : begin + len(key)] - starts[owner[inverse[begin : begin + len(key)]]]
             arrays[column], begin = local.reshape(arrays[column].shape), begin + len(key)
+        if not {*names} & {*model.names}:
+            nowhere = np.full(len(rows), -1)
+            return lambda model, name: (model.rows(name, nowhere, rows), starts)
         if space.name not in self._keys:
             held = self.problem.spaces[space.name]
             owners = np.repeat(np.arange(len(held.counts), dtype=np.int64), held.counts)
@@ -201,7 +206,7 @@ class Predictor:
         owner = np.repeat(there, counts)
 
         def laid(model: PersonalModel, name: str) -> tuple[Tensor, np.ndarray]:
-            shared = model.shared[name]
+            shared = _tensor(model.shared[name])
             starts = np.arange(len(trained), dtype=np.int64) * len(shared)
             values = shared.repeat(len(trained), *[1] * (shared.ndim - 1))
             if name in model.names:
@@ -247,6 +252,11 @@ class Predictor:
             losses.append(found.expand(data["sample_mask"].shape))
             outputs.append(output)
         return torch.stack(losses), torch.stack(outputs)
+
+
+def _tensor(value: Tensor | RowSource) -> Tensor:
+    assert isinstance(value, Tensor)
+    return value
 
 
 def _span(starts: np.ndarray, k: int, rows: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedsub.data.clients import Clients
-from fedsub.data.heat import deciles, row_heat
+from fedsub.data.held import held_deciles
 from fedsub.errors import ConfigError, nearest
 from fedsub.objective import ranking as measures
 from fedsub.objective.metrics import twentieths
@@ -18,7 +18,7 @@ from fedsub.round.lists import Lists
 from fedsub.round.predict import PersonalModel
 from fedsub.round.ranking import Ranking
 from fedsub.round.score import Scorer
-from fedsub.trees import Tree
+from fedsub.trees import Model
 
 Array = np.ndarray
 SCORES = 1 << 22  # of lists times items at a time
@@ -59,12 +59,12 @@ class Ranker:
                 "or give Ranking(exclude_seen=False)."
             )
 
-    def __call__(self, split: str, model: Tree | PersonalModel) -> dict[str, float]:
+    def __call__(self, split: str, model: Model | PersonalModel) -> dict[str, float]:
         """{"hr@10": …} over the clients of every evaluation."""
         made = self._made(split, self.plan.clients)
         return {name: float(values.mean()) for name, values in self._measured(made, split, model)[0].items()}
 
-    def final(self, split: str, model: Tree | PersonalModel) -> dict[str, Any]:
+    def final(self, split: str, model: Model | PersonalModel) -> dict[str, Any]:
         """The measures, and under ``ranking`` how many lists there are, quantiles over clients, recall by item heat."""
         made = self._made(split, self.plan.final_clients)
         found, places = self._measured(made, split, model)
@@ -102,7 +102,7 @@ class Ranker:
         return self._lists[split, count]
 
     def _measured(
-        self, made: Lists, split: str, model: Tree | PersonalModel
+        self, made: Lists, split: str, model: Model | PersonalModel
     ) -> tuple[dict[str, Array], Array]:  # fmt: skip
         """(each measure by client, the places of all positives)."""
         personal = isinstance(model, PersonalModel)
@@ -123,7 +123,7 @@ class Ranker:
                 found[f"{kind}@{k}"] = measures.mean_by_owner(values, made.client)
         return found, places
 
-    def _all(self, made: Lists, split: str, model: Tree | PersonalModel, some: Array, row: Array, item: Array):
+    def _all(self, made: Lists, split: str, model: Model | PersonalModel, some: Array, row: Array, item: Array):
         """(scores [lists, items], which of them are negatives, scores of the positives) of some lists."""
         filling = self._fill(split)
         items = np.flatnonzero(filling.known)
@@ -139,7 +139,7 @@ class Ranker:
         there[owner[real], place[hidden[real]]] = False
         return scores, there, scores[row, place[item]]
 
-    def _candidates(self, made: Lists, split: str, model: Tree | PersonalModel, some: Array, row: Array, item: Array):
+    def _candidates(self, made: Lists, split: str, model: Model | PersonalModel, some: Array, row: Array, item: Array):
         """The same for the negatives that were drawn."""
         assert made.drawn is not None
         drawn = made.drawn[some]
@@ -150,7 +150,7 @@ class Ranker:
         scores = self._ask(split, model, made, some, items)
         return scores[:, : drawn.shape[1]], drawn >= 0, scores[row, drawn.shape[1] + turn]
 
-    def _ask(self, split: str, model: Tree | PersonalModel, made: Lists, some: Array, items: Array) -> Array:
+    def _ask(self, split: str, model: Model | PersonalModel, made: Lists, some: Array, items: Array) -> Array:
         data = self.splits[split]
         arrays = self._fill(split).arrays(data, made.sample[some], np.array(items))
         return self.scorer.scores(model, data.client_ids[made.client[some]], arrays)
@@ -158,7 +158,7 @@ class Ranker:
     def _by_heat(self, made: Lists, places: Array) -> list[dict[str, Any]]:
         """How many of the positives stand among the first, by the heat of the item; −1: in no training sample."""
         space = self.population.space_of(self.plan.item)
-        tenth = deciles(row_heat(space))[made.positive]
+        tenth = held_deciles({space.name: space})[space.name].at(made.positive, -1)
         return [
             {
                 "group": g, "positives": int((tenth == g).sum()),

@@ -14,7 +14,7 @@ from fedsub.trees import Tree
 class Moved:
     """Which of ``size`` rows moved since they were last asked for. Memory is bounded, however many rounds pass.
 
-    Rows are listed as long as that is short; then they are marked, a byte for every row there is.
+    Rows are listed, at eight bytes each, as long as that takes less than to mark them, a byte for every row there is.
     """
 
     def __init__(self, size: int):
@@ -27,7 +27,7 @@ class Moved:
             return
         self._listed.append(rows)
         self._count += len(rows)
-        if self._count > self.size:
+        if 8 * self._count > self.size:
             self._marked, listed = np.zeros(self.size, bool), self._listed
             self._listed = []
             for some in listed:

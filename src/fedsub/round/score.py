@@ -11,9 +11,10 @@ from torch import Tensor
 from fedsub.errors import ConfigError
 from fedsub.objective.losses import HalfCrossEntropy, Loss
 from fedsub.objective.problem import Problem
+from fedsub.round.cut import cut
 from fedsub.round.engines.base import Filled, columns_to, template
 from fedsub.round.predict import PersonalModel, Predictor
-from fedsub.trees import Tree
+from fedsub.trees import Model, Tree, whole
 
 BATCH = 1 << 14  # samples that a shared model is asked about at once
 
@@ -26,8 +27,16 @@ class Scorer:
         self._module: Filled | None = None
         self._personal: Predictor | None = None
 
-    def full(self, params: Tree) -> Filled:
+    def full(self, params: Model) -> Filled:
         """The module with the full tables; values are shared, not copied: a table may fill half the memory."""
+        return self._filled(whole(params, "This"))
+
+    def over(self, params: Model, arrays: dict[str, np.ndarray]) -> tuple[Filled, dict[str, np.ndarray]]:
+        """(the module for samples of these columns, and the columns for it): of tables elsewhere just their rows."""
+        own, arrays, _ = cut(self.problem.tables, params, arrays)
+        return self._filled(own), arrays
+
+    def _filled(self, params: Tree) -> Filled:
         if self._module is None:
             self._module = Filled(template(self.problem, next(iter(params.values())).device))
             self._module.module.eval()
@@ -39,7 +48,7 @@ class Scorer:
             self._personal = Predictor(self.problem, self.columns, next(iter(model.shared.values())).device)
         return self._personal
 
-    def scores(self, model: Tree | PersonalModel, ids: np.ndarray, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    def scores(self, model: Model | PersonalModel, ids: np.ndarray, arrays: dict[str, np.ndarray]) -> np.ndarray:
         """One number a sample [u, b] of columns [u, b, …]; ``ids`` [u] are the clients, for personal models."""
         count, width = next(iter(arrays.values())).shape[:2]
         loss = self.problem.objective.loss
@@ -51,12 +60,13 @@ class Scorer:
         parts = [one_score(said, loss) for said in self.outputs(model, flat)]
         return np.concatenate(parts).reshape(count, width)
 
-    def outputs(self, model: Tree, arrays: dict[str, np.ndarray]) -> Iterator[Tensor]:
+    def outputs(self, model: Model, arrays: dict[str, np.ndarray]) -> Iterator[Tensor]:
         """What a shared model says to samples [n, …], batch by batch."""
-        module, objective, count = self.full(model), self.problem.objective, len(next(iter(arrays.values())))
+        objective, count = self.problem.objective, len(next(iter(arrays.values())))
         device = next(iter(model.values())).device
         for low in range(0, count, BATCH):
-            batch = columns_to({n: a[low : low + BATCH] for n, a in arrays.items()}, device)
+            module, some = self.over(model, {n: a[low : low + BATCH] for n, a in arrays.items()})
+            batch = columns_to(some, device)
             mask = torch.ones(min(BATCH, count - low), device=device)
             with torch.no_grad():
                 said = objective.output(module.module, {**batch, "sample_mask": mask})

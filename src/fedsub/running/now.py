@@ -16,7 +16,7 @@ from fedsub.round.engines.base import template
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.norms import Norms
 from fedsub.round.predict import Elsewhere, Evaluated, PersonalModel
-from fedsub.trees import Tree
+from fedsub.trees import Tree, whole
 
 
 class Now:
@@ -41,7 +41,7 @@ class Now:
         """Copies of the shared parameters by name, or of those that a client, given by its id, would use."""
         model = self.model()
         shared = model.shared if isinstance(model, PersonalModel | Elsewhere) else model
-        out = {name: value.detach().clone() for name, value in shared.items()}
+        out = {name: value.detach().clone() for name, value in whole(shared, "A copy of the parameters").items()}
         if client is None:
             return out
         if not isinstance(model, PersonalModel):

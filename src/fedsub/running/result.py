@@ -169,6 +169,12 @@ class Result:
         takers = sum(r["clients"] for r in self.history)
         return sum(r["down"] + r["up"] for r in self.history) / max(takers, 1)
 
+    def clock(self) -> dict[int, float]:
+        """Simulated seconds up to the end of each round, of a run with devices; {} of another."""
+        if not any("clock" in record for record in self.history):
+            return {}
+        return {0: 0.0} | {record["round"]: record["clock"] for record in self.history if "clock" in record}
+
     def module(self, module: nn.Module | Objective | None = None) -> nn.Module:
         """The trained module: an ordinary nn.Module with the full tables.
 

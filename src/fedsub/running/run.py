@@ -24,6 +24,8 @@ from fedsub.objective.code import code_of
 from fedsub.objective.numbering import digest_of
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
+from fedsub.round.clock.devices import Devices, named, phones
+from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
@@ -64,6 +66,7 @@ def run(
     force_code: bool = False,
     start: Any = None,
     start_state: bool = False,
+    devices: str | Devices | None = None,
     checkpoint_every: int = 10,
     callbacks: Sequence[Callback] = (),
     copy: bool = True,
@@ -81,6 +84,9 @@ def run(
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
 
+    ``devices`` ("phones", "datacentre" or `fedsub.Devices`): clients' simulated devices. Every round's record then has
+    ``clock``, simulated seconds since the start. Asynchronous methods need some, and have "phones" unless told.
+
     ``start``: begin with the parameters of another run (its directory, `Trained` or `Result`), of a module or of a
     state dict; ``start_state``: with what the run's server remembers, too. Rows of a table go by id: data of new ids
     are read with ``vocabulary=…, grow=True``, and a numbering that is another one is refused.
@@ -89,6 +95,7 @@ def run(
     _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks)
     check_device(device)
     out = output_folder(out) if out is not None else None
+    fleet = fleet_of(method, devices)
     goal = Target.parse(target) if target is not None else None
     if stop_at_target and goal is None:
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
@@ -99,9 +106,10 @@ def run(
         method, objective, clients, rounds=rounds, test=test, validation=validation, splits=splits, seed=seed,
         engine=engine, device=device,
         evaluate=evaluate, target=goal, stop_at_target=stop_at_target, lost=lost, on_bad_update=on_bad_update,
-        settings=settings, start=begin,
+        settings=settings, start=begin, devices=fleet,
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
+    rounds_of = _round_clock(method, fleet, problem)
     params = problem.params(torch.device(device), copy=copy)
     rows = begin.fill(params, problem) if begin is not None else {}
     _check_finite(params)
@@ -109,7 +117,7 @@ def run(
         parts = _splits(clients, test, validation, splits)
         come_from = partial(origin, method, objective, clients, parts, evaluate or Evaluate())
         session = Session(
-            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from
+            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from, rounds_of
         )
         ready = None
         try:
@@ -117,7 +125,7 @@ def run(
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
             where = Ray.of(engine, workers) or engine
-            options = Options(where, chunk, workers or 1, compile, seed, lost, on_bad_update, scratch, rounds)
+            options = Options(where, chunk, workers or 1, compile, seed, lost, on_bad_update, scratch, rounds, fleet)
             ready = prepare(method, problem, params, options)
             for sentence in (ready.reason, *ready.notes):
                 session.event(sentence)
@@ -164,6 +172,7 @@ def run_config(
     settings: dict[str, Any] | None = None,
     start: Any = None,
     start_state: bool = False,
+    devices: str | Devices | None = None,
     **other_run_options_ignored: Any,
 ) -> dict[str, Any]:
     """What `run` with these arguments writes to config.json: all that its numbers depend on.
@@ -198,6 +207,7 @@ def run_config(
         "on_bad_update": on_bad_update,
         "settings": settings or {},
         **({"start": WarmStart.of(start, state=start_state).describe()} if start is not None else {}),
+        **({"devices": describe(fleet)} if (fleet := fleet_of(method, devices)) is not None else {}),
     }
 
 
@@ -205,6 +215,23 @@ def _engine(engine: str | Ray) -> dict[str, Any]:
     """What results depend on: not whether a cluster computes them, but what it does not wait for."""
     ray = Ray.of(engine)
     return {"engine": computed_by(engine), **({"deadline": ray.deadline} if ray and ray.deadline else {})}
+
+
+def fleet_of(method: Algorithm, devices: str | Devices | None) -> Devices | None:
+    """On whose devices a run's clients train; None: nobody asks."""
+    return named(devices) or (phones() if method.clocked else None)
+
+
+def _round_clock(method: Algorithm, fleet: Devices | None, problem: Problem) -> RoundClock | None:
+    """A clock of rounds, if devices were given and the method does not run on them itself."""
+    if fleet is None or method.clocked:
+        return None
+    if method.pooled:
+        raise ConfigError(f"{method.name} trains on data in one place, and on no client's device; leave devices out.")
+    try:
+        return RoundClock(fleet, method.describe(), problem.clients.sizes)
+    except ConfigError as error:
+        raise ConfigError(f"devices={fleet.name!r} has no meaning for {method.name}: {error}.") from error
 
 
 def _numbering(objective: Objective, clients: Clients) -> dict[str, list[str | None]]:

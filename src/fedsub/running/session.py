@@ -18,6 +18,7 @@ from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, RunError
 from fedsub.method.training import Trains
+from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
 from fedsub.round.norms import Norms, check_shared
@@ -40,10 +41,10 @@ class Session:
 
     def __init__(
         self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False,
-        origin: Callable[[], dict[str, Any]] = dict,
+        origin: Callable[[], dict[str, Any]] = dict, clock: RoundClock | None = None,
     ):  # fmt: skip
         self.problem, self.method, self.params, self.config = problem, method, params, config
-        self.callbacks, self.every, self.origin = callbacks, every, origin
+        self.callbacks, self.every, self.origin, self.clock = callbacks, every, origin, clock
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.first, self.spent, self.engine_name = 1, 0.0, ""
@@ -211,7 +212,16 @@ class Session:
             "lost": len(report.lost),
             "rejected": len(report.rejected),
             **report.measured,
+            **self._time(report),
         }
+
+    def _time(self, report: RoundReport) -> dict[str, float]:
+        """Simulated seconds since the start, where somebody asked for a clock of rounds."""
+        if self.clock is None:
+            return {}
+        probes = report.probed, report.probe_down, report.probe_up
+        before = self.history[-1].get("clock", 0.0) if self.history else 0.0
+        return {"clock": before + self.clock.seconds(report.clients, report.down, report.up, *probes)}
 
     def _tell_of(self, evaluator: Evaluator) -> None:
         for sentence in evaluator.sentences():

@@ -29,7 +29,7 @@ from fedsub.round.score import Scorer
 from fedsub.running.keep import values_of
 from fedsub.running.load import Trained, load
 from fedsub.running.result import Result
-from fedsub.trees import Tree
+from fedsub.trees import Model, RowSource, Tree, whole
 
 Run = Result | Trained | str | os.PathLike[str]
 MASK = "sample_mask"  # which samples of a batch are real; all of them, here
@@ -45,7 +45,7 @@ class Asked:
 
     source: str
     problem: Problem
-    model: Tree | PersonalModel
+    model: Model | PersonalModel
     kind: str
     columns: tuple[str, ...]
     masked: bool  # whether it reads which samples of a batch are real
@@ -60,7 +60,7 @@ class Asked:
         return self.model if isinstance(self.model, PersonalModel) else None
 
     @property
-    def shared(self) -> Tree:
+    def shared(self) -> Model:
         return self.model.shared if isinstance(self.model, PersonalModel) else self.model
 
     def of_client(self, client: Any) -> Asked:
@@ -74,13 +74,14 @@ class Asked:
             raise DataError(f"There is no client {client!r} in {self.source}; they are {some} …")
         values = dict(own.shared)
         for name in own.names:
-            space, kept = self.problem.tables.get(name), own.kept.tensors[f"{own.slot}/{name}"]
+            value, space, kept = values[name], self.problem.tables.get(name), own.kept.tensors[f"{own.slot}/{name}"]
             if space is None:
                 values[name] = kept[place].clone()
             else:
+                assert isinstance(value, Tensor)  # one that is clients' own is at hand
                 begin, end = space.row_offsets[place : place + 2]
                 rows = torch.from_numpy(space.rows[begin:end].astype(np.int64))
-                values[name] = values[name].index_copy(0, rows, kept[begin:end])
+                values[name] = value.index_copy(0, rows, kept[begin:end])
         return replace(self, model=values)
 
     def scorer(self) -> Scorer:
@@ -91,7 +92,7 @@ class Asked:
 
     def spare_row(self, space: Space) -> int:
         """The row behind all others of a space, for ids that have none."""
-        return max([space.size, *(len(self.shared[name]) for name in self.tables_of(space.name))])
+        return max([space.size, *(self.shared[name].shape[0] for name in self.tables_of(space.name))])
 
     def with_spare_rows(self, spaces: set[str]) -> Asked:
         """The same with a row of zeros behind all others in the tables of these spaces."""
@@ -101,8 +102,7 @@ class Asked:
         for name in spaces:
             row = self.spare_row(known[name])
             for table in self.tables_of(name):
-                value = shared[table]
-                shared[table] = torch.cat([value, value.new_zeros(row + 1 - len(value), *value.shape[1:])])
+                shared[table] = _lengthened(shared[table], row + 1)
             known[name] = replace(known[name], size=row + 1)
         like = replace(self.like, spaces=known)
         tables = {t: known.get(space.name, space) for t, space in self.problem.tables.items()}
@@ -142,7 +142,7 @@ def run_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def _in_memory(result: Result, problem: Problem) -> Asked:
-    model: Tree | PersonalModel = result.params if result.personal is None else result.personal
+    model: Model | PersonalModel = result.params if result.personal is None else result.personal
     like = problem.clients
     return _made(f"the run of {result.method}", problem.objective, problem, model, result.problem and like)
 
@@ -160,7 +160,7 @@ def _loaded(trained: Trained, given: nn.Module | Objective | None) -> Asked:
     )  # fmt: skip
     like = shell(trained.data)
     like = replace(like, spaces={n: replace(s, vocabulary=trained.vocabulary.get(n)) for n, s in like.spaces.items()})
-    model: Tree | PersonalModel = trained.params
+    model: Model | PersonalModel = trained.params
     if (own := trained.personal) is not None:
         count = np.arange(len(own) + 1)
         held = {s: (own.held[f"offsets/{s}"].numpy(), own.held[f"rows/{s}"].numpy()) for s in set(own.tables.values())}
@@ -176,13 +176,45 @@ def _loaded(trained: Trained, given: nn.Module | Objective | None) -> Asked:
 
 
 def _made(
-    source: str, objective: Objective, problem: Problem, model: Tree | PersonalModel, data: Clients | None
+    source: str, objective: Objective, problem: Problem, model: Model | PersonalModel, data: Clients | None
 ) -> Asked:
     kind = type(objective.loss).__name__
     kind = kind if kind in KINDS else ""
     silent = replace(problem, objective=replace(objective, loss=Silent(objective.loss), recipe=None))
     columns, masked = _columns(silent, model)
     return Asked(source, silent, model, kind, columns, masked, data)
+
+
+@dataclass(frozen=True)
+class Lengthened:
+    """A table that is not at hand, with rows of zeros behind it."""
+
+    of: RowSource
+    rows: int
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.rows, *self.of.shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.of.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.of.device
+
+    def take(self, rows: Tensor) -> Tensor:
+        there = rows < self.of.shape[0]
+        out = torch.zeros((len(rows), *self.shape[1:]), dtype=self.dtype, device=self.device)
+        out[there] = self.of.take(rows[there])
+        return out
+
+
+def _lengthened(table: Tensor | RowSource, rows: int) -> Tensor | RowSource:
+    if not isinstance(table, Tensor):
+        return Lengthened(table, rows)
+    return torch.cat([table, table.new_zeros(rows - len(table), *table.shape[1:])])
 
 
 @dataclass(frozen=True)
@@ -207,16 +239,17 @@ def _named(loss: Any) -> Loss:
     return Silent(loss)
 
 
-def _columns(problem: Problem, model: Tree | PersonalModel) -> tuple[tuple[str, ...], bool]:
+def _columns(problem: Problem, model: Model | PersonalModel) -> tuple[tuple[str, ...], bool]:
     """What the module reads, its inputs or what it asks a batch for; and whether that includes the mask."""
     if problem.objective.inputs is not None:
         names = problem.objective.inputs
         return tuple(name for name in names if name != MASK), MASK in names
-    batch = Columns({**example(problem.clients, 2), MASK: torch.ones(2)})
-    module = Scorer(problem, ()).full(model.shared if isinstance(model, PersonalModel) else model).module
+    arrays = {name: value.numpy() for name, value in example(problem.clients, 2).items()}
+    filled, arrays = Scorer(problem, ()).over(model.shared if isinstance(model, PersonalModel) else model, arrays)
+    batch = Columns({**{name: torch.from_numpy(a) for name, a in arrays.items()}, MASK: torch.ones(2)})
     try:
         with torch.no_grad():
-            problem.objective.output(module, batch)
+            problem.objective.output(filled.module, batch)
     except KeyError as error:
         raise DataError(f"The module reads {error}, which the data it was trained on did not have.") from error
     return tuple(name for name in problem.clients.columns if name in batch.read), MASK in batch.read
@@ -266,7 +299,7 @@ def classes_of(found: Asked) -> tuple[str, ...]:
 
 def state_of(found: Asked) -> Tree:
     """The state dict: parameters and buffers under plain names, trained ones as they are."""
-    return values_of(found.problem.objective.module, found.shared)
+    return values_of(found.problem.objective.module, whole(found.shared, "The state dict"))
 
 
 def batches(found: Asked, arrays: dict[str, np.ndarray]) -> Iterator[Tensor]:

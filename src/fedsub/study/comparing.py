@@ -19,12 +19,12 @@ from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError
 from fedsub.method.names import check_label
 from fedsub.method.training import Algorithm, shared_options
 from fedsub.objective.objective import Objective, of_seed
+from fedsub.round.clock.devices import Devices, named
 from fedsub.running import going_on
 from fedsub.running.callbacks import Callback
 from fedsub.running.result import Result, Target, mean_std
 from fedsub.running.run import Interrupted, deferred_interrupt, finished_result, run, run_config
 from fedsub.running.start import Starts
-from fedsub.study.costs.devices import Devices, named
 from fedsub.study.costs.estimate import estimated_seconds
 from fedsub.study.paired import Interval, paired
 from fedsub.study.reading import write_names
@@ -124,13 +124,13 @@ class Comparison:
         return out
 
     def clock(self, result: Result) -> dict[int, float]:
-        """Estimated seconds on ``devices`` up to the end of each round; {} if nothing is sent, or it is not known.
+        """Simulated seconds on ``devices`` up to the end of each round; {} if nothing is sent, or it is not known.
 
         That a run which was kept in a directory has none is noted.
         """
-        devices, path = self.devices, result.path
-        if not isinstance(devices, Devices) or path is None or not result.bytes_per_client():
-            return {}
+        devices, path, played = self.devices, result.path, result.clock()
+        if played or not isinstance(devices, Devices) or path is None or not result.bytes_per_client():
+            return played
         if path not in self._clocks:
             try:
                 self._clocks[path] = estimated_seconds(path, devices)
@@ -205,7 +205,8 @@ def compare(
     """
     devices = named(devices)
     goal = Target.parse(target) if target is not None else None
-    runs = _Runs(methods, objective, clients, _seed_list(seeds), output_folder(out) if out is not None else None)
+    folder = output_folder(out) if out is not None else None
+    runs = _Runs(methods, objective, clients, _seed_list(seeds), folder, devices)
     if reference is not None and reference not in methods:
         raise ConfigError(f"reference is {reference!r}, expected one of the methods; {nearest(reference, methods)}")
     starts = Starts(start, start_state)
@@ -285,6 +286,7 @@ class _Runs:
     clients: Clients | Callable[[int], Mapping[str, Clients]]
     seeds: list[int]
     out: Path | None
+    devices: Devices | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.methods, Mapping):
@@ -338,17 +340,16 @@ class _Runs:
             return []
         out = []
         if isinstance(self.objective, Objective):
-            out.append(
-                "All seeds start from the same initial values; give objective as a function of the seed to vary these "
-                "too."
-            )
+            how = "give objective as a function of the seed to vary these too."
+            out.append(f"All seeds start from the same initial values; {how}")
         if callable(self.clients):
             out.append("Every seed has a split of its own, so the spread over seeds includes that of the data.")
         return out
 
     def options(self, label: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Those of one method: beside others a baseline need not use all."""
-        return shared_options(self.methods[label], options) if len(self.methods) > 1 else dict(options)
+        given = shared_options(self.methods[label], options) if len(self.methods) > 1 else dict(options)
+        return given | ({"devices": self.devices} if self.methods[label].clocked else {})  # others' time is estimated
 
     def check(self, resume: bool, force_code: bool, starts: Starts, **options: Any) -> dict[Path, tuple[str, ...]]:
         """Refuse directories of other runs before anything is trained: finished ones are only read later.

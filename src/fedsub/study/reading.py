@@ -13,10 +13,10 @@ from fedsub.disk.rundir import RunDir
 from fedsub.disk.seal import read_sealed, write_sealed
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.method.names import normal
+from fedsub.round.clock.devices import NONE, PRESETS
 from fedsub.running.going_on import changes_of_code
 from fedsub.running.result import Result, Target
 from fedsub.running.run import finished_result
-from fedsub.study.costs.devices import NONE, PRESETS
 
 if TYPE_CHECKING:
     from fedsub.study.comparing import Comparison

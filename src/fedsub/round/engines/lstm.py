@@ -19,6 +19,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from fedsub.round.engines.fused import suits
 from fedsub.round.engines.steady import widened
 
 # The recurrent weights of a group of clients should stay in a core's own cache from one time step to the next.
@@ -171,5 +172,9 @@ def _(info, in_dims, *args):
 
 def lstm_layer(x: Tensor, h: Tensor, c: Tensor, wi: Tensor, wh: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """One client: x [T, B, I], h and c [B, H]; returns all outputs, the last output and the last cell."""
-    y, cells, *_ = torch.ops.fedsub.lstm(*[t.unsqueeze(0) for t in (x, h, c, wi, wh, b)])
+    own = [t.unsqueeze(0) for t in (x, h, c, wi, wh, b)]
+    if suits(x, wh.shape[1]):
+        y, last, _ = torch.ops.fedsub.fused_lstm(*own)
+        return y[0], y[0, -1], last[0]
+    y, cells, *_ = torch.ops.fedsub.lstm(*own)
     return y[0], y[0, -1], cells[0, -1]

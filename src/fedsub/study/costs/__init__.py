@@ -7,6 +7,8 @@ costs.at_socket(3200, 3300).total                          # and what Flower add
 costs.estimated_seconds("runs/a", costs.phones())[200]     # seconds until the end of round 200
 """
 
+from fedsub.round.clock.devices import PRESETS, Devices, LogNormal, datacentre, named, phones
+from fedsub.round.clock.seconds import client_seconds, round_seconds
 from fedsub.study.costs.collectives import (
     Collective,
     GossipRound,
@@ -16,11 +18,9 @@ from fedsub.study.costs.collectives import (
     ring_all_reduce,
     simulate_ring,
 )
-from fedsub.study.costs.devices import PRESETS, Devices, LogNormal, datacentre, named, phones
 from fedsub.study.costs.estimate import estimated_seconds
 from fedsub.study.costs.flower import Bytes, Socket, at_socket
 from fedsub.study.costs.model_parallel import Split, bubble, data_parallel, pipeline, pipeline_seconds, tensor_split
-from fedsub.study.costs.roundtime import client_seconds, round_seconds
 from fedsub.study.costs.submodels import SubmodelRound, l2gd_averagings, sign_ratio, submodel_round
 
 __all__ = [

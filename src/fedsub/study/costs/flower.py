@@ -7,8 +7,9 @@ An exchange is a message to the node and its answer. Every object of both travel
     objects   = 3 per message, and in pieces 4 + 2 ⌈bytes / piece⌉ (`fedsub.flower.parcel`)
     added     = exchanges · EXCHANGE + objects above 3 per message · OBJECT + TLS · payload + looks · LOOK
 
-A look is a question for work that finds none: after ``poll`` seconds, then 1.5 times as many, up to ``idle``. The
-constants were measured with flwr 1.41.0 (experiments/flower_rounds.py); stock SuperNodes were not.
+A look is a question for work that finds none: after half of the time that the node waits (`fedsub.flower.resident`),
+but after ``poll`` seconds at least and ``idle`` at most; then after 1.5 times as many, up to ``idle``. The constants
+were measured with flwr 1.41.0 (experiments/flower_rounds.py); stock SuperNodes were not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from fedsub.errors import ConfigError
 
 PIECE = 4 << 20  # bytes in which a longer message is cut, unless the app's `piece` says otherwise
-EXCHANGES = 2  # of a round: an invitation, and a task
+EXCHANGES = 1  # of a round: an invitation with a task; a client's first round has two
 IN_ONE, IN_PIECES = 3, 4  # objects of a message; in pieces, besides two for each
 ASKED = 3  # requests of an exchange besides those for objects
 TRIP = 0.03  # seconds of a request, of which only the number of looks depends
@@ -55,7 +56,7 @@ def looks(
 ) -> int:
     """Questions for work that find none, in a round of so many seconds with ``requests`` others and ``exchanges``."""
     found, wait = 0, max(0.0, seconds - requests * TRIP) / exchanges
-    at, pause = 0.0, poll
+    at, pause = 0.0, min(idle, max(poll, wait / 2))
     while (at := at + pause + TRIP) <= wait:
         found += 1
         if pause == idle:

@@ -15,9 +15,9 @@ from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
+from fedsub.round.clock.devices import phones
+from fedsub.round.clock.seconds import round_seconds
 from fedsub.round.prepare import Trainer
-from fedsub.study.costs.devices import phones
-from fedsub.study.costs.roundtime import round_seconds
 from fedsub.study.planning import memory
 from fedsub.study.planning.cluster import Cluster
 from fedsub.study.planning.constants import Constants

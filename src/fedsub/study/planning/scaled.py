@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsub.checks import check_whole
-from fedsub.data.heat import row_heat
+from fedsub.data.held import held_heat
 from fedsub.errors import ConfigError, nearest
 from fedsub.method.groups import Cohort
 from fedsub.objective.problem import Problem
@@ -80,10 +80,10 @@ class Scaled:
     def touched(self, space: str, rounds: int) -> float:
         """Rows that somebody's training reaches in so many rounds, expected."""
         one, size = self.problem.spaces[space], self.rows[space]
-        share = row_heat(one) / len(self.problem.clients)
+        share = held_heat(one).values / len(self.problem.clients)
         stretch = size / one.size
         reached = stretch * -np.expm1(self.cohort * rounds * np.log1p(-np.minimum(share / stretch, 1 - 1e-12)))
-        return float(min(reached.sum(), size))
+        return float(min(reached.sum() + one.padding, size))
 
     def took_part(self, rounds: int) -> float:
         """Clients that were drawn at least once, expected."""

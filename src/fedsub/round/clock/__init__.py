@@ -1,0 +1,1 @@
+"""When things happen in a simulation: clients' devices, and the seconds of a round."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedsub.errors import RunError
+from fedsub.method.engine import Ray
 from fedsub.round.cluster import connect
 from fedsub.round.shards.shard import Piece, Shard
 
@@ -25,8 +26,8 @@ Call = tuple[Any, ...]  # (what, *arguments)
 class Holders:
     """``pieces`` say what each shard begins with; they are kept, for a shard that is lost early."""
 
-    def __init__(self, pieces: Sequence[Callable[[], Piece]], scratch: Path | None = None):
-        self.ray = connect()
+    def __init__(self, pieces: Sequence[Callable[[], Piece]], where: Ray, scratch: Path | None = None):
+        self.ray = connect(where.address, cpus=where.workers)
         self.pieces = pieces
         # A shard works only while others wait for it.
         self._class = self.ray.remote(Shard).options(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")

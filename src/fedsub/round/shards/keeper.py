@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsub.method.engine import Ray
 from fedsub.method.part import Part, Total
 from fedsub.method.slots import BoundAverage, Server
 from fedsub.objective.lazy import Drawn
@@ -84,7 +85,8 @@ class ShardedKeeper(Keeper):
 
     def __init__(
         self, parts: Sequence[Part], rule: Server, average: Callable[[], BoundAverage], params: Tree,
-        tables: Mapping[str, str], lazy: Mapping[str, Drawn] | None = None, *, shards: int, scratch: Path | None = None,
+        tables: Mapping[str, str], lazy: Mapping[str, Drawn] | None = None, *, shards: int, ray: Ray | None = None,
+        scratch: Path | None = None,
     ):  # fmt: skip
         assert not lazy, "refused before"
         bound = with_cut(average())
@@ -94,7 +96,9 @@ class ShardedKeeper(Keeper):
         super().__init__(parts, rule, lambda: nowhere, here, tables)
         self.shares, self.first = shares(shards), {name: params[name] for name in tables}
         self.holders = Holders(
-            [partial(_piece, share, parts, rule, bound, self.first, dict(tables)) for share in self.shares], scratch
+            [partial(_piece, share, parts, rule, bound, self.first, dict(tables)) for share in self.shares],
+            ray or Ray(),
+            scratch,
         )
         (held,) = self.holders.ask({0: ("holds",)})
         self._tables = {

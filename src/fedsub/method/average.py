@@ -160,8 +160,8 @@ class OverHolders(Averaging):
             coefficients[table] = made[which]
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
-            scale = len(population) / float(population.sizes.sum())
-            return BoundMean(float(len(population)), coefficients, scale, notes, spends)
+            scale = population.present / float(population.sizes.sum())
+            return BoundMean(float(population.present), coefficients, scale, notes, spends)
         return BoundMean(whole, coefficients, notes=notes, spends=spends)
 
 
@@ -275,7 +275,7 @@ def _weight(weighting: str, sizes: np.ndarray) -> np.ndarray:
 
 
 def _whole(weighting: str, population: Population) -> float:
-    return float(len(population)) if weighting == "clients" else float(population.sizes.sum())
+    return float(population.present) if weighting == "clients" else float(population.sizes.sum())
 
 
 def _check(weighting: str, valid: tuple[str, ...]) -> None:

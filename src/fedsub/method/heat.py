@@ -82,7 +82,7 @@ class RowHeat:
 
 def whole_of(population: Population, weighted: bool) -> float:
     """W, or N."""
-    return float(population.sizes.sum()) if weighted else float(len(population))
+    return float(population.sizes.sum()) if weighted else float(population.present)
 
 
 def check_source(source: HeatSource, weighted: bool, max_coef: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +44,7 @@ class Population:
     lazy: Mapping[str, Drawn] = field(default_factory=dict)  # tables never in memory as a whole, before training
     held: Callable[[str, bool], Held] | None = None  # `counted`, of the rows that somebody holds
     asked: Ask | None = None  # (mechanism, space, weighted) -> what clients' private answers come to
+    absent: frozenset[int] = frozenset()  # clients that have not come yet: of size 0, and not counted
 
     @classmethod
     def of(cls, problem: Problem, seed: int = 0) -> Population:
@@ -67,6 +68,31 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    @property
+    def present(self) -> int:
+        """N: how many clients there are, without those that have not come yet."""
+        return len(self.sizes) - len(self.absent)
+
+    def joined(self, client: int, samples: int, rows: Mapping[str, np.ndarray]) -> Population:
+        """The population with a client that was absent, of so many samples and these rows."""
+        if client not in self.absent:
+            raise DataError(f"Client {client} is counted already; only one that was absent can join a population.")
+        sizes = self.sizes.copy()
+        sizes[client] = samples
+        counts = {space: (self.heat(space).copy(), self.weighted_heat(space).copy()) for space in self.rows}
+        padded = {self.tables[table] for table in self.padding}
+        for space, (heat, weighted) in counts.items():
+            held = np.union1d(rows[space], [0]) if space in padded else rows[space]  # everybody holds "nothing here"
+            heat[held] += 1
+            weighted[held] += samples
+        return replace(
+            self,
+            sizes=sizes,
+            counted=lambda space, by_size: counts[space][by_size],
+            held=None,
+            absent=self.absent - {client},
+        )
 
     @property
     def scattered(self) -> frozenset[str]:
@@ -116,7 +142,7 @@ class Population:
             "dense": list(self.dense),
             "padding": sorted(self.padding),
         }
-        names |= {"double": sorted(self.double), "rows": dict(self.rows)}
+        names |= {"double": sorted(self.double), "rows": dict(self.rows), "absent": sorted(self.absent)}
         write_atomic(Path(path), save(arrays, metadata={**about, "names": json.dumps(names)}))
 
     @classmethod
@@ -149,7 +175,7 @@ class Population:
             padding, double = frozenset(names["padding"]), frozenset(names["double"])
             return cls(
                 arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted, padding, double,
-                asked=asked if told else None,
+                asked=asked if told else None, absent=frozenset(names.get("absent", ())),
             )  # fmt: skip
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as err:
             raise DataError(f"{path} is no population as Population.save writes it ({err}); write it again.") from err

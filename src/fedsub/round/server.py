@@ -78,6 +78,12 @@ class ServerHalf:
         """Fitted when it is first needed: by then a server on its own has asked for private heat."""
         return self.method.average.bind(self.population, self._device)
 
+    def meet(self, population: Population) -> None:
+        """Clients have come that were absent: they may be drawn, and means are taken over them too."""
+        self.population = population
+        self.sampler.meet(population.sizes)
+        self.__dict__.pop("average", None)
+
     def choose(self, number: int, ask: Probe) -> Cohort:
         """Who takes part; the sampler may ask clients for their loss."""
         if self.private is not None and (spent := self.private.stops(number)):

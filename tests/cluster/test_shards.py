@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,40 @@ def test_what_parts_keep_by_rows_lies_in_the_shards() -> None:
     clients = click_data()
     method = fs.Method(**SLOTS, parts=(fs.ControlVariates(),))
     same(final(clients, method, "din"), final(clients, method, "din", shards=3))
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter(fs.Callback):
+    def on_round(self, record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            raise Stop
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2, 3), *(pytest.param(*both, marks=pytest.mark.slow) for both in ((2, None), (None, 2), (3, 3)))],
+)
+def test_a_run_goes_on_with_another_number_of_shards(tmp_path: Path, before: int | None, after: int | None) -> None:
+    """The checkpoint of round 2 is read; after that of round 4 a shard is killed, and begins with its part of that."""
+    clients, out = click_data(), tmp_path / "run"
+    method = fs.Method(**SLOTS | {"server": fs.servers.Adam(lr=0.05)}, parts=(fs.ControlVariates(),))
+    whole = final(clients, method)
+    with pytest.raises(Stop):
+        final(clients, method, shards=before, out=out, checkpoint_every=2, callbacks=[StopAfter()])
+    assert (out / "shards").is_dir() == (before is not None)
+    there = fs.load(out)
+    assert there.round == 2
+    assert {name: value.shape for name, value in there.params.items()} == {n: v.shape for n, v in whole.params.items()}
+    killer = Killer((5,) if after is not None else ())
+    same(
+        whole, final(clients, method, shards=after, out=out, checkpoint_every=2, resume=True, callbacks=[killer])
+    )  # fmt: skip
+    assert len(killer.killed) == (after is not None)
+    for name, value in fs.load(out).params.items():
+        assert torch.equal(value, whole.params[name])
 
 
 class Largest(fs.Part):

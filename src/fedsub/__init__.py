@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from fedsub.method.servers import Add
     from fedsub.method.servers.base import RowServer
     from fedsub.method.slots import Method
-    from fedsub.objective import losses, models
+    from fedsub.objective import inits, losses, models
+    from fedsub.objective.lazy import Lazy
     from fedsub.objective.metric import Metric, metric
     from fedsub.objective.objective import Objective
     from fedsub.privacy.budget import Budget
@@ -90,6 +91,7 @@ __all__ = [
     "FedsubError",
     "Interrupted",
     "LambdaPath",
+    "Lazy",
     "LocalDP",
     "MLflow",
     "Message",
@@ -136,6 +138,7 @@ __all__ = [
     "factorisation",
     "gossip",
     "heat",
+    "inits",
     "leaks",
     "load",
     "losses",
@@ -191,6 +194,7 @@ _HOMES = {
     "method.part": ("Message", "Part", "Start", "Total", "Work"),
     "method.slots": ("Method",),
     "privacy.budget": ("Budget",),
+    "objective.lazy": ("Lazy",),
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.clock.devices": ("Devices",),
@@ -219,7 +223,7 @@ _MODULES = {
         "data": ("datasets", "heat", "twins"),
         "families": ("asynchronous", "factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),
-        "objective": ("losses", "models"),
+        "objective": ("inits", "losses", "models"),
         "study": ("costs", "diagnostics", "leaks", "theory"),
     }.items()
     for name in names

@@ -50,6 +50,16 @@ def held_heat(space: Space, sizes: Array | None = None) -> Held:
     return Held(named[first], np.diff(first, append=len(named)))
 
 
+def held_weight(space: Space, sizes: Array) -> Held:
+    """W_m of every row that somebody holds, as `fedsub.data.heat.weighted_heat` counts it; of padding, nothing."""
+    named = np.asarray(space.rows)
+    order = np.argsort(named, kind="stable")
+    order = order[np.searchsorted(named, int(space.padding), sorter=order) :]
+    named, weights = named[order], np.repeat(np.asarray(sizes, np.float64), space.counts)[order]
+    first = np.flatnonzero(np.concatenate([[True], named[1:] != named[:-1]])) if len(named) else np.zeros(0, np.int64)
+    return Held(named[first], np.add.reduceat(weights, first) if len(first) else np.zeros(0))
+
+
 def held_deciles(spaces: Mapping[str, Space]) -> dict[str, Held]:
     """The decile of every held row, over the features of all spaces together (`fedsub.data.heat.deciles`)."""
     found = {name: held_heat(space) for name, space in spaces.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
 from fedsub.method.part import Part
-from fedsub.method.parts import SecureSum
+from fedsub.method.parts import CentralDP, SecureSum
 from fedsub.method.slots import Method
 from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared
 from fedsub.objective.population import Population
@@ -27,7 +27,7 @@ from fedsub.round.secure import secured
 from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
-from fedsub.trees import Tree
+from fedsub.trees import Model, Tree
 
 
 class Trainer(ServedRounds):
@@ -53,7 +53,7 @@ class Trainer(ServedRounds):
         population = Population.of(problem, seed)
         self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
         self.memory = ClientState.of(method.parts, problem, params, scratch)
-        self.memory.fill(method.parts, origin_in(problem, params, seed))
+        self.memory.fill(method.parts, origin_in(problem, problem.untouched(params), seed))
         half = ClientHalf(problem, method, plan, seed, self.server.sampler.reports)
         ledger = Ledger(
             self.server.schema, len(population), population.rows, pooled=method.pooled, spaces=problem.spaces
@@ -80,7 +80,7 @@ class Trainer(ServedRounds):
     def close(self) -> None:
         self.here.crew.close()
 
-    def model(self, number: int) -> Tree | PersonalModel:
+    def model(self, number: int) -> Model | PersonalModel:
         shared, names = self.server.model(number), self.server.schema.private
         keeper = self.method.keeper
         return PersonalModel(shared, self.memory, keeper.own_slot, names) if keeper is not None and names else shared
@@ -97,8 +97,26 @@ def check_own(name: str, keeper: Part | None, problem: Problem) -> None:
         )
 
 
+def check_lazy(method: Algorithm, problem: Problem) -> None:
+    """Refuse what lazy tables do not go with: all that is about rows which no client of a round holds."""
+    if not problem.lazy:
+        return
+    name, why = next(iter(problem.lazy)), ""
+    if not isinstance(method, Method):
+        why = f"{method.name} does not know lazy tables"
+    elif named := [p for p in method.parts if isinstance(p, CentralDP)]:
+        why = f"{type(named[0]).__name__} puts noise into every row"
+    elif named := [p for p in method.parts if isinstance(p, SecureSum)]:
+        why = f"{type(named[0]).__name__} lays its sums out over all rows there are"
+    elif {*method.private(problem.names)} & {*problem.lazy}:
+        why = "clients are to have rows of their own in it (personal), and begin with the moments of the whole table"
+    if why:
+        raise MethodError(f"The table {name!r} is lazy, and {why}; use a table that is in memory: torch.nn.Embedding.")
+
+
 def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options) -> Prepared:
     """Fit a method to a problem: compositions of slots here, others as they say themselves."""
+    check_lazy(method, problem)
     if not isinstance(method, Method):
         return method.prepare(problem, params, options)
     if method.pooled:

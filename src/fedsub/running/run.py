@@ -99,6 +99,11 @@ def run(
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     if start_state and start is None:
         raise ConfigError("start_state=True goes with a run to start from; name it: start='runs/a'.")
+    if start is not None and objective.drawn:
+        raise ConfigError(
+            f"start= fills the tables of the module, and {next(iter(objective.drawn))!r} is lazy; go on with the run "
+            "itself (out=…, resume=True, more rounds)."
+        )
     begin = WarmStart.of(start, state=start_state) if start is not None else None
     config = run_config(
         method, objective, clients, rounds=rounds, test=test, validation=validation, splits=splits, seed=seed,
@@ -108,7 +113,9 @@ def run(
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
     rounds_of = _round_clock(method, fleet, problem)
-    params = problem.params(torch.device(device), copy=copy)
+    if problem.lazy and torch.device(device).type != "cpu":
+        raise ConfigError(f"Lazy tables are kept in the computer's own memory; leave device={str(device)!r} out.")
+    params = problem.params(torch.device(device), copy=copy, lazy=True)
     rows = begin.fill(params, problem) if begin is not None else {}
     _check_finite(params)
     with one_thread(), same_random_state(params):
@@ -189,13 +196,16 @@ def run_config(
         "evaluate": plan.describe(),
         "splits": {name: part.fingerprint for name, part in _splits(clients, test, validation, splits).items()},
         "data": clients.fingerprint,
-        "parameters": {n: [list(p.shape), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()},
+        "parameters": {
+            n: [list(objective.shape_of(n)), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()
+        },
         "tables": {name: list(objective.columns_of(name)) for name in objective.tables},
         "numbering": _numbering(objective, clients),
         "inputs": list(objective.inputs) if objective.inputs is not None else None,
         "loss": describe(objective.loss),
         "code": code_of(objective),
         **({"l2": objective.l2} if objective.l2 else {}),
+        **({"lazy": {n: one.init.describe() for n, one in objective.drawn.items()}} if objective.drawn else {}),
         **({"whole": sorted(objective.whole)} if objective.whole else {}),
         "constants": keep.constants(objective.module),
         "target": str(Target.parse(target)) if target is not None else None,

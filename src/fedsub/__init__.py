@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedsub.families.asynchronous.method import Asynchronous
     from fedsub.method import codecs, sampling, schedules, servers
     from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
+    from fedsub.method.engine import Ray
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
     from fedsub.method.parts import (
@@ -111,6 +112,7 @@ __all__ = [
     "Progress",
     "Prox",
     "Ranking",
+    "Ray",
     "Result",
     "RowServer",
     "SecureSum",
@@ -173,6 +175,7 @@ _HOMES = {
     "errors": ("FedsubError",),
     "families.asynchronous.method": ("Asynchronous",),
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
+    "method.engine": ("Ray",),
     "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": (
         "AnchoredSteps",

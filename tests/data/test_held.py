@@ -72,3 +72,11 @@ def test_a_look_at_some_rows_costs_what_they_are():
     tracemalloc.stop()
     assert found.tolist() == [1, 0, 1, 1]
     assert most < 100_000
+
+
+def test_rows_may_be_asked_for_by_larger_numbers():
+    """Held rows are int32 as long as they fit; a number that does not fit is not taken for another one."""
+    largest = np.iinfo(np.int32).max
+    one = held.Held(np.array([3, largest], np.int32), np.array([1.5, 2.5]))
+    asked = np.array([[3, largest], [largest + 1, 2**32 + 3]])
+    assert one.at(asked, -1).tolist() == [[1.5, 2.5], [-1, -1]]

@@ -18,6 +18,7 @@ from fedsub.disk.files import JsonLines, dump, output_folder
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, DataError, ObjectiveError, nearest
 from fedsub.method.described import describe
+from fedsub.method.engine import Ray, computed_by
 from fedsub.method.training import Algorithm, Options
 from fedsub.objective.code import code_of
 from fedsub.objective.numbering import digest_of
@@ -50,9 +51,10 @@ def run(
     validation: Clients | None = None,
     splits: dict[str, Clients] | None = None,
     seed: int = 0,
-    engine: str = "auto",
+    engine: str | Ray = "auto",
     chunk: int | None = None,
-    workers: int = 1,
+    workers: int | None = None,
+    shards: int | None = None,
     compile: bool = False,
     device: str | torch.device = "cpu",
     evaluate: Evaluate | None = None,
@@ -77,7 +79,9 @@ def run(
     With ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
     checkpoint, giving the same numbers as a run that was never interrupted; with more ``rounds`` than before it is
     trained further. A forward or loss whose code has changed since is refused then, unless ``force_code``.
-    ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
+    ``engine``: "serial", "batched", the faster of both ("auto"), or a cluster's ("ray", `fedsub.Ray`).
+    ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``shards``:
+    tables lie in so many actors of a Ray cluster, by rows (docs: Tables in shards); no result changes. ``lost`` is the
     chance that a sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
@@ -89,7 +93,7 @@ def run(
     state dict; ``start_state``: with what the run's server remembers, too. Rows of a table go by id: data of new ids
     are read with ``vocabulary=…, grow=True``, and a numbering that is another one is refused.
     """
-    _check_arguments(rounds, seed, chunk, workers, lost, on_bad_update, checkpoint_every, settings)
+    _check_arguments(rounds, seed, chunk, workers, shards, lost, on_bad_update, checkpoint_every, settings)
     _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks)
     check_device(device)
     out = output_folder(out) if out is not None else None
@@ -99,6 +103,9 @@ def run(
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     if start_state and start is None:
         raise ConfigError("start_state=True goes with a run to start from; name it: start='runs/a'.")
+    if shards is not None and (out is not None or start_state):
+        what = "out= (checkpoints)" if out is not None else "start_state=True"
+        raise ConfigError(f"Tables in shards do not go with {what} yet; leave out shards=, or that.")
     if start is not None and objective.drawn:
         raise ConfigError(
             f"start= fills the tables of the module, and {next(iter(objective.drawn))!r} is lazy; go on with the run "
@@ -129,11 +136,14 @@ def run(
             if session.started:  # a configuration that differs is refused first
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
-            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds, fleet)
+            where = Ray.of(engine, workers) or engine
+            options = Options(
+                where, chunk, workers or 1, compile, seed, lost, on_bad_update, scratch, rounds, fleet, shards
+            )
             ready = prepare(method, problem, params, options)
             for sentence in (ready.reason, *ready.notes):
                 session.event(sentence)
-            if ready.fallback and engine == "batched":
+            if ready.fallback and computed_by(engine) == "batched":
                 warnings.warn(ready.reason, stacklevel=2)
             for sentence in begin.count(ready.trainer) if begin is not None else ():
                 session.event(sentence)
@@ -166,7 +176,7 @@ def run_config(
     validation: Clients | None = None,
     splits: dict[str, Clients] | None = None,
     seed: int = 0,
-    engine: str = "auto",
+    engine: str | Ray = "auto",
     device: str | torch.device = "cpu",
     evaluate: Evaluate | None = None,
     target: str | Target | None = None,
@@ -191,7 +201,7 @@ def run_config(
         "method": method.describe(),
         "seed": seed,
         "rounds": rounds,
-        "engine": engine,
+        **_engine(engine),
         "device": str(device),
         "evaluate": plan.describe(),
         "splits": {name: part.fingerprint for name, part in _splits(clients, test, validation, splits).items()},
@@ -216,6 +226,12 @@ def run_config(
         **({"start": WarmStart.of(start, state=start_state).describe()} if start is not None else {}),
         **({"devices": describe(fleet)} if (fleet := fleet_of(method, devices)) is not None else {}),
     }
+
+
+def _engine(engine: str | Ray) -> dict[str, Any]:
+    """What results depend on: not whether a cluster computes them, but what it does not wait for."""
+    ray = Ray.of(engine)
+    return {"engine": computed_by(engine), **({"deadline": ray.deadline} if ray and ray.deadline else {})}
 
 
 def fleet_of(method: Algorithm, devices: str | Devices | None) -> Devices | None:
@@ -257,14 +273,15 @@ def _check_arguments(
     seed: Any,
     chunk: Any,
     workers: Any,
+    shards: Any,
     lost: Any,
     on_bad_update: Any,
     checkpoint_every: Any,
     settings: Any,
 ) -> None:
-    counts = {"rounds": rounds, "checkpoint_every": checkpoint_every, "workers": workers}
-    if chunk is not None:
-        counts["chunk"] = chunk
+    counts = {"rounds": rounds, "checkpoint_every": checkpoint_every}
+    given = ("workers", workers), ("chunk", chunk), ("shards", shards)
+    counts |= {name: value for name, value in given if value is not None}
     for name, value in counts.items():
         check_whole(name, value, 1, error=ConfigError)
     check_seed("seed", seed)

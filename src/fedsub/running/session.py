@@ -173,6 +173,8 @@ class Session:
                     raise Interrupted(self._how_to_resume(number))
             if stopped and not done:
                 self.event(stopped)
+            for sentence in trainer.helped():
+                self.event(sentence)
             trainer.settle(number)
             model = trainer.model(number)
             final = evaluator.final(model)

@@ -48,6 +48,7 @@ class AsynchronousTrainer(Trainer):
             np.flatnonzero(problem.clients.sizes > 0), self.cost, buffer=how.size, concurrency=how.places,
             seed=self.server.seed, at_once=how.at_once, most_stale=how.most_stale, deadline=how.deadline,
             overhead=devices.overhead,
+            there=devices.there if devices.online is not None else None,
         )  # fmt: skip
         self.local_work = {name: getattr(method.local, name) for name in _WORK}
         # What a codec writes decides how long it travels, so that it must be known at once.

@@ -107,7 +107,7 @@ def from_file(
     if to is not None:
         from fedsub.data.large.save import save_files  # which builds on this module
 
-        return save_files(lambda place: Tables.of(path, separator, encoding, place), client, plan, to)
+        return save_files(lambda place: Tables.of(path, separator, encoding, place, to.text), client, plan, to)
     with TemporaryDirectory() as place:
         tables = Tables.of(path, separator, encoding, Path(place))
         made = told_of(

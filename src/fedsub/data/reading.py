@@ -13,7 +13,8 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,7 @@ from typing import IO
 import polars as pl
 
 from fedsub.data.problems import listed, short
+from fedsub.data.text_pieces import UTF8, pieces, schema_of
 from fedsub.errors import DataError
 
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -44,15 +46,21 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file with one row per sample. ``separator`` and ``encoding`` are those of text, given or guessed."""
+    """A file with one row per sample. ``separator`` and ``encoding`` are those of text, given or guessed.
+
+    ``piece``: bytes of text that are read at a time, 0 for all at once; what comes of it is the same.
+    """
 
     path: Path
     kind: str
     separator: str = ","
     encoding: str = "utf-8"
+    piece: int = 0
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], separator: str | None = None, encoding: str | None = None) -> TableFile:
+    def of(
+        cls, path: str | os.PathLike[str], separator: str | None = None, encoding: str | None = None, piece: int = 0
+    ) -> TableFile:
         file = existing(path)
         kind = kind_of(file)
         if kind is None:
@@ -61,7 +69,7 @@ class TableFile:
             if separator is not None or encoding is not None:
                 raise DataError(f"{file} is no text, so separator and encoding have no meaning; leave them out.")
             return cls(file, kind)
-        made = cls(file, kind, "\t" if kind.startswith(".tsv") else ",")
+        made = cls(file, kind, "\t" if kind.startswith(".tsv") else ",", piece=piece)
         made._check_text()
         made = replace(made, encoding=made._encoding(encoding))
         made = replace(made, separator=made._separator(separator))
@@ -72,33 +80,58 @@ class TableFile:
     def names(self) -> list[str]:
         """The columns."""
         try:
-            return self.scan().collect_schema().names()
+            read = self._scan_text(next(self._pieces())) if self.piece else self.scan()
+            return read.collect_schema().names()
         except (pl.exceptions.PolarsError, OSError) as error:
             raise DataError(self.unreadable(error)) from error
+
+    def schema(self) -> dict[str, pl.DataType]:
+        """The columns with their types."""
+        if self.piece:
+            return schema_of(self._scan_text(piece) for piece in self._pieces())
+        return dict(self.scan().collect_schema())
 
     def scan(self, *, cut: bool = False, words: Sequence[str] = ()) -> pl.LazyFrame:
         """The table; ``cut`` reads lines that are too long as far as the header goes, ``words`` are columns of text."""
         if self.kind not in TEXT:
             return pl.scan_parquet(self.path, glob=False)
+        return self._scan_text(self._source(), cut, dict.fromkeys(words, pl.String()))
+
+    def scans(self, types: Mapping[str, pl.DataType], *, cut: bool = False) -> Iterator[pl.LazyFrame]:
+        """The table of a text file piece by piece; ``types`` are those of all of its columns."""
+        for piece in self._pieces():
+            yield self._scan_text(piece, cut, types)
+
+    def _scan_text(
+        self, source: Path | io.BytesIO, cut: bool = False, types: Mapping[str, pl.DataType] | None = None
+    ) -> pl.LazyFrame:
         # The whole file decides the types: an id like "7a" may come after a million plain numbers.
         return pl.scan_csv(
-            self._source(),
+            source,
             separator=self.separator,
             infer_schema_length=None,
             glob=False,
             truncate_ragged_lines=cut,
             with_column_names=lambda names: [_clean(name) for name in names],
-            schema_overrides=dict.fromkeys(words, pl.String()),
+            schema_overrides=types,
         )
 
     def _source(self) -> Path | io.BytesIO:
         """What polars can read: UTF-8, packed or not. Other encodings are rewritten in memory."""
-        if codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig", "ascii"):
+        if codecs.lookup(self.encoding).name in UTF8:
             return self.path
-        with self._bytes() as file:
-            content = file.read()
+        with self._bytes() as file, self._decoding():
+            return io.BytesIO(file.read().decode(self.encoding).encode())
+
+    def _pieces(self) -> Iterator[io.BytesIO]:
+        """The same, so many bytes at a time."""
+        with self._bytes() as file, self._decoding():
+            yield from map(io.BytesIO, pieces(file, self.encoding, self.piece))
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
         try:
-            return io.BytesIO(content.decode(self.encoding).encode())
+            yield
         except UnicodeDecodeError as error:
             raise DataError(f"{self.path} cannot be read: {'; '.join(self.faults()) or error}.") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,18 +44,19 @@ class Tables:
 
     @classmethod
     def of(
-        cls, path: Any, separator: str | None = None, encoding: str | None = None, place: Path | None = None
-    ) -> Tables:
+        cls, path: Any, separator: str | None = None, encoding: str | None = None, place: Path | None = None,
+        piece: int = 0,
+    ) -> Tables:  # fmt: skip
         """Of a file, a folder, a pattern such as "log/*.parquet", or a list of files.
 
-        Those of an object store are copied into the folder ``place``.
+        Those of an object store are copied into the folder ``place``. ``piece``: bytes of text that are read at a time.
         """
         local = path
         if is_remote(path):
             if place is None:
                 raise DataError(f"{path} is in an object store; copy it to this computer first.")
             local = copied(path, place)
-        files = tuple(TableFile.of(file, separator, encoding) for file in paths_of(local))
+        files = tuple(TableFile.of(file, separator, encoding, piece) for file in paths_of(local))
         kinds = sorted({file.kind for file in files})
         if len({kind in TEXT for kind in kinds}) > 1:
             raise DataError(f"{said(path)} holds files of several kinds ({', '.join(kinds)}); name those of one.")
@@ -71,7 +72,7 @@ class Tables:
         found = []
         for file in self.files:
             try:
-                found.append(dict(file.scan().collect_schema()))
+                found.append(file.schema())
             except (pl.exceptions.PolarsError, OSError) as error:
                 raise Unreadable(file, error) from error
         return found
@@ -113,12 +114,26 @@ class Tables:
         self, which: int, names: Sequence[str], types: dict[str, pl.DataType], *, cut: bool = False
     ) -> pl.LazyFrame:
         """Some columns of one file, as ``types`` say (those of all files)."""
-        file = self.files[which]
-        words = [n for n in names if self.text and types[n] == pl.String and self.schemas[which][n] != pl.String]
+        return self._as(self.files[which].scan(cut=cut, words=self._words(which, names, types)), which, names, types)
+
+    def scans(
+        self, which: int, names: Sequence[str], types: dict[str, pl.DataType], *, cut: bool = False
+    ) -> Iterator[pl.LazyFrame]:
+        """`scan` of a text file, piece by piece."""
+        own = self.schemas[which] | dict.fromkeys(self._words(which, names, types), pl.String())
+        for piece in self.files[which].scans(own, cut=cut):
+            yield self._as(piece, which, names, types)
+
+    def _words(self, which: int, names: Sequence[str], types: dict[str, pl.DataType]) -> list[str]:
+        """Columns that are text only because of other files."""
+        return [n for n in names if self.text and types[n] == pl.String and self.schemas[which][n] != pl.String]
+
+    def _as(self, read: pl.LazyFrame, which: int, names: Sequence[str], types: dict[str, pl.DataType]) -> pl.LazyFrame:
+        schema, words = self.schemas[which], self._words(which, names, types)
         # Of a line that is too long polars sees that only if the last column is read, too.
-        last = [list(self.schemas[which])[-1]] if self.text else []
-        read = file.scan(cut=cut, words=words).select(list(dict.fromkeys([*names, *last])))
-        changed = [n for n in names if n not in words and self.schemas[which][n] != types[n]]
+        last = [list(schema)[-1]] if self.text else []
+        read = read.select(list(dict.fromkeys([*names, *last])))
+        changed = [n for n in names if n not in words and schema[n] != types[n]]
         return read.with_columns(pl.col(n).cast(types[n]) for n in changed) if changed else read
 
     def fetch(self, names: list[str], *, cut: bool = False) -> pl.DataFrame:
@@ -163,8 +178,9 @@ class Tables:
 def rows_in(file: TableFile) -> int:
     if file.kind not in TEXT:
         return int(file.scan().select(pl.len()).collect().item())
-    read = file.scan()
-    return read.select(read.collect_schema().names()[-1]).collect().height
+    last = file.names[-1]
+    parts = file.scans({}) if file.piece else [file.scan()]
+    return sum(part.select(last).collect().height for part in parts)
 
 
 def said(path: Any) -> str:

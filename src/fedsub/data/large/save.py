@@ -14,7 +14,7 @@ from fedsub.checks import is_whole
 from fedsub.data.clients import Clients
 from fedsub.data.heat import said, summarise
 from fedsub.data.ingest import planned, told_of
-from fedsub.data.large.budget import Budget, bytes_of, default_memory, resident
+from fedsub.data.large.budget import Budget, bytes_of, default_memory, resident, text_of
 from fedsub.data.large.build import Ingest, Progress, check_unchanged, states, tell_changed
 from fedsub.data.large.sources import Source, staged_folder, staged_frame, staged_text
 from fedsub.data.large.work import Work
@@ -37,6 +37,11 @@ class To:
     progress: Progress = lambda what, done, total: None
     made: Mapping[str, Any] | None = None
     budget: Budget | None = None  # instead of one from the memory
+
+    @property
+    def text(self) -> int:
+        """Bytes of a text file that are read at a time."""
+        return self.budget.text if self.budget is not None else text_of(self.memory)
 
     @classmethod
     def of(

@@ -222,11 +222,11 @@ def _workers(
     best = min(range(1, most + 1), key=seconds)
     one = seconds(1)
     if best > 1 and seconds(best) <= WORTH * one:
+        engine = "ray" if cluster.machines > 1 else counts.engine
         why.append(
-            f"Engine: ray with {best} workers, {_span(seconds(best))} a round; alone the {counts.engine} engine "
-            f"takes {_span(one)}."
+            f"Engine: {engine} with {best} workers, {_span(seconds(best))} a round; one alone takes {_span(one)}."
         )
-        return "ray", best, seconds(best)
+        return engine, best, seconds(best)
     beside = f" {most} workers would take {_span(seconds(most))}." if most > 1 else ""
     why.append(f"Engine: {counts.engine}, in one process, {_span(one)} a round.{beside}")
     return counts.engine, 1, one

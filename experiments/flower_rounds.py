@@ -85,8 +85,7 @@ def link_of(folder: Path, nodes: int, rows: int, rounds: int) -> Loopback:
     config = {"nodes": nodes, "rounds": rounds, "out": str(folder / "out"), "poll": 0.1, "patience": 1800.0}
     link = Loopback(folder, config | {"deadline": 1800.0}, task=TASK.format(folder=str(folder)))
     link.superlink()
-    for client in range(nodes):
-        link.register(client)
+    link.register(*range(nodes))
     return link
 
 

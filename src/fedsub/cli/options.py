@@ -169,9 +169,19 @@ class Flags(DataFlags):
         "evaluate.norms",
     ] = None
 
-    engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None
+    engine: Annotated[str | None, _option(SPEED, "auto, batched, serial or ray."), "run.engine"] = None
     chunk: Annotated[int | None, _option(SPEED, "Clients trained together at most (batched)."), "run.chunk"] = None
     workers: Annotated[int | None, _option(SPEED, "Processes that train. Results do not change."), "run.workers"] = None
+    address: Annotated[
+        str | None,
+        _option(SPEED, "Of a Ray cluster, with --engine ray (docs/cluster.md). Default: RAY_ADDRESS, else one here."),
+        "run.address",
+    ] = None
+    deadline: Annotated[
+        float | None,
+        _option(SPEED, "Seconds a round that a Ray cluster has; who is late counts as lost."),
+        "run.deadline",
+    ] = None
     compile: Annotated[bool | None, _option(SPEED, "Use torch.compile.", "--compile"), "run.compile"] = None
     device: Annotated[str | None, _option(SPEED, "cpu, cuda, cuda:1, mps."), "run.device"] = None
 

@@ -98,7 +98,7 @@ def train(
             devices=experiment.devices(),
             reference=reference,
             callbacks=callbacks,
-            engine=config.run.engine,
+            engine=config.run.computed,
             chunk=config.run.chunk,
             workers=config.run.workers,
             compile=config.run.compile,

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsub.errors import ConfigError
 from fedsub.method.described import describe
+from fedsub.method.engine import Ray
 from fedsub.trees import Tree
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Options:
     """How a run is computed, whatever the method."""
 
-    engine: str = "auto"
+    engine: str | Ray = "auto"
     chunk: int | None = None
     workers: int = 1
     compile: bool = False
@@ -77,6 +78,10 @@ class Trains:
 
     def settle(self, number: int) -> None:
         """Bring the shared model up to date in place, at the end of training."""
+
+    def helped(self) -> tuple[str, ...]:
+        """After the last round: who did the work, in sentences, if that was not this process alone."""
+        return ()
 
     def close(self) -> None:
         """No round will be played any more: whoever helped may go."""

@@ -81,16 +81,19 @@ class _Kept(Rounds):
     """Rounds that leave what they know of their clients beside the checkpoints."""
 
     path: Path | None = None
+    kept: Population | None = None  # what lies there
 
     def keep_at(self, path: Path | None) -> None:
         self.path = path
+        self.kept = self.population if path is not None and path.exists() else None
         self.safe = None if path is None else torch.zeros_like(self.accepted)
 
     def saves(self, number: int) -> None:
         if self.safe is not None:
             self.safe.copy_(self.accepted)  # nothing is sent until the checkpoint is written
-        if self.path is not None and not self.path.exists():
+        if self.path is not None and self.kept is not self.population:
             self.keep(self.path)
+            self.kept = self.population
 
 
 def run(

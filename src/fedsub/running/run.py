@@ -18,6 +18,7 @@ from fedsub.disk.files import JsonLines, dump, output_folder
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, DataError, ObjectiveError, nearest
 from fedsub.method.described import describe
+from fedsub.method.engine import Ray, computed_by
 from fedsub.method.training import Algorithm, Options
 from fedsub.objective.code import code_of
 from fedsub.objective.numbering import digest_of
@@ -50,9 +51,9 @@ def run(
     validation: Clients | None = None,
     splits: dict[str, Clients] | None = None,
     seed: int = 0,
-    engine: str = "auto",
+    engine: str | Ray = "auto",
     chunk: int | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     compile: bool = False,
     device: str | torch.device = "cpu",
     evaluate: Evaluate | None = None,
@@ -77,6 +78,7 @@ def run(
     With ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
     checkpoint, giving the same numbers as a run that was never interrupted; with more ``rounds`` than before it is
     trained further. A forward or loss whose code has changed since is refused then, unless ``force_code``.
+    ``engine``: "serial", "batched", the faster of both ("auto"), or a cluster's ("ray", `fedsub.Ray`).
     ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
     chance that a sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
@@ -99,6 +101,11 @@ def run(
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     if start_state and start is None:
         raise ConfigError("start_state=True goes with a run to start from; name it: start='runs/a'.")
+    if start is not None and objective.drawn:
+        raise ConfigError(
+            f"start= fills the tables of the module, and {next(iter(objective.drawn))!r} is lazy; go on with the run "
+            "itself (out=…, resume=True, more rounds)."
+        )
     begin = WarmStart.of(start, state=start_state) if start is not None else None
     config = run_config(
         method, objective, clients, rounds=rounds, test=test, validation=validation, splits=splits, seed=seed,
@@ -108,7 +115,9 @@ def run(
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
     rounds_of = _round_clock(method, fleet, problem)
-    params = problem.params(torch.device(device), copy=copy)
+    if problem.lazy and torch.device(device).type != "cpu":
+        raise ConfigError(f"Lazy tables are kept in the computer's own memory; leave device={str(device)!r} out.")
+    params = problem.params(torch.device(device), copy=copy, lazy=True)
     rows = begin.fill(params, problem) if begin is not None else {}
     _check_finite(params)
     with one_thread(), same_random_state(params):
@@ -122,11 +131,12 @@ def run(
             if session.started:  # a configuration that differs is refused first
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
-            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds, fleet)
+            where = Ray.of(engine, workers) or engine
+            options = Options(where, chunk, workers or 1, compile, seed, lost, on_bad_update, scratch, rounds, fleet)
             ready = prepare(method, problem, params, options)
             for sentence in (ready.reason, *ready.notes):
                 session.event(sentence)
-            if ready.fallback and engine == "batched":
+            if ready.fallback and computed_by(engine) == "batched":
                 warnings.warn(ready.reason, stacklevel=2)
             for sentence in begin.count(ready.trainer) if begin is not None else ():
                 session.event(sentence)
@@ -159,7 +169,7 @@ def run_config(
     validation: Clients | None = None,
     splits: dict[str, Clients] | None = None,
     seed: int = 0,
-    engine: str = "auto",
+    engine: str | Ray = "auto",
     device: str | torch.device = "cpu",
     evaluate: Evaluate | None = None,
     target: str | Target | None = None,
@@ -184,18 +194,21 @@ def run_config(
         "method": method.describe(),
         "seed": seed,
         "rounds": rounds,
-        "engine": engine,
+        **_engine(engine),
         "device": str(device),
         "evaluate": plan.describe(),
         "splits": {name: part.fingerprint for name, part in _splits(clients, test, validation, splits).items()},
         "data": clients.fingerprint,
-        "parameters": {n: [list(p.shape), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()},
+        "parameters": {
+            n: [list(objective.shape_of(n)), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()
+        },
         "tables": {name: list(objective.columns_of(name)) for name in objective.tables},
         "numbering": _numbering(objective, clients),
         "inputs": list(objective.inputs) if objective.inputs is not None else None,
         "loss": describe(objective.loss),
         "code": code_of(objective),
         **({"l2": objective.l2} if objective.l2 else {}),
+        **({"lazy": {n: one.init.describe() for n, one in objective.drawn.items()}} if objective.drawn else {}),
         **({"whole": sorted(objective.whole)} if objective.whole else {}),
         "constants": keep.constants(objective.module),
         "target": str(Target.parse(target)) if target is not None else None,
@@ -206,6 +219,12 @@ def run_config(
         **({"start": WarmStart.of(start, state=start_state).describe()} if start is not None else {}),
         **({"devices": describe(fleet)} if (fleet := fleet_of(method, devices)) is not None else {}),
     }
+
+
+def _engine(engine: str | Ray) -> dict[str, Any]:
+    """What results depend on: not whether a cluster computes them, but what it does not wait for."""
+    ray = Ray.of(engine)
+    return {"engine": computed_by(engine), **({"deadline": ray.deadline} if ray and ray.deadline else {})}
 
 
 def fleet_of(method: Algorithm, devices: Given) -> Devices | None:
@@ -252,7 +271,9 @@ def _check_arguments(
     checkpoint_every: Any,
     settings: Any,
 ) -> None:
-    counts = {"rounds": rounds, "checkpoint_every": checkpoint_every, "workers": workers}
+    counts = {"rounds": rounds, "checkpoint_every": checkpoint_every}
+    if workers is not None:
+        counts["workers"] = workers
     if chunk is not None:
         counts["chunk"] = chunk
     for name, value in counts.items():

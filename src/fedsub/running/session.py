@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import JsonLines, dump, write_atomic
@@ -22,12 +22,13 @@ from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
 from fedsub.round.norms import Norms, check_shared
-from fedsub.round.predict import PersonalModel
+from fedsub.round.predict import Elsewhere, PersonalModel
 from fedsub.round.private import EPSILON
 from fedsub.running import going_on, keep
 from fedsub.running.now import Now
 from fedsub.running.result import Result, Target, divergence
 from fedsub.running.start import PRIVACY
+from fedsub.trees import Tree
 
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
 
@@ -108,10 +109,12 @@ class Session:
         if self.saved.latest_round() is None:
             self.dir.rewind(None)
             return
-        tables = {name: self.params[name] for name in self.problem.tables}
+        tables = {name: self.params[name] for name in self.problem.tables if name not in self.problem.lazy}
         snapshot, sentences = self.saved.load(into=tables)
         for sentence in sentences:
             self.event(sentence)
+        for name in self.problem.lazy:  # as many slots as there were
+            self.params[name] = snapshot.tables[name]
         for name in self.problem.dense:
             self.params[name].copy_(snapshot.tensors[name])
         self.dir.rewind(snapshot.meta["files"])
@@ -170,6 +173,8 @@ class Session:
                     raise Interrupted(self._how_to_resume(number))
             if stopped and not done:
                 self.event(stopped)
+            for sentence in trainer.helped():
+                self.event(sentence)
             trainer.settle(number)
             model = trainer.model(number)
             final = evaluator.final(model)
@@ -179,6 +184,8 @@ class Session:
         privacy = trainer.spent()
         if privacy:
             privacy = {"epsilon": trainer.measures({})[EPSILON], **privacy}
+        shared = model.shared if isinstance(model, PersonalModel | Elsewhere) else model
+        params = cast(Tree, self.params | {name: shared[name] for name in self.problem.lazy})
         result = Result(
             method=self.method.name,
             seed=self.config["seed"],
@@ -189,14 +196,14 @@ class Session:
             events=self.events,
             path=self.dir.path if self.dir else None,
             peak_bytes=peak_memory(),
-            params=self.params,
+            params=params,
             problem=self.problem,
             directions=evaluator.plan.directions,
             privacy=privacy,
             personal=model if isinstance(model, PersonalModel) else None,
         )
         if self.dir is not None:
-            self.dir.finish(result.summary() | {"files": keep.end(self.dir.path, self.problem, self.params, model)})
+            self.dir.finish(result.summary() | {"files": keep.end(self.dir.path, self.problem, params, model)})
         self._tell("on_end", result.summary())
         return result
 

@@ -123,6 +123,7 @@ class AsynchronousTrainer(Trainer):
         flights = [*due.arrived, *due.lost, *due.late]
         up = np.array([flight.asked for flight in flights], np.int64)
         up[: len(sent)] += sent
+        notes, self.here.crew.notes = tuple(self.here.crew.notes), []
         order = np.argsort([flight.client for flight in flights], kind="stable")
         return RoundReport(
             clients=np.array([flight.client for flight in flights], np.int64)[order],
@@ -132,6 +133,7 @@ class AsynchronousTrainer(Trainer):
             lost=np.flatnonzero(order >= len(sent)),
             rejected=arrived.clients[done.uplink.refused],
             measured={CLOCK: self.queue.clock, "staleness": float(ages.mean()), "stalest": float(ages.max())},
+            notes=notes,
         )
 
 

@@ -182,6 +182,9 @@ class Flags(DataFlags):
         _option(SPEED, "Seconds a round that a Ray cluster has; who is late counts as lost."),
         "run.deadline",
     ] = None
+    shards: Annotated[
+        int | None, _option(SPEED, "Actors of a Ray cluster that hold the tables. Results do not change."), "run.shards"
+    ] = None
     compile: Annotated[bool | None, _option(SPEED, "Use torch.compile.", "--compile"), "run.compile"] = None
     device: Annotated[str | None, _option(SPEED, "cpu, cuda, cuda:1, mps."), "run.device"] = None
 

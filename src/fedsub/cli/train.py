@@ -101,6 +101,7 @@ def train(
             engine=config.run.computed,
             chunk=config.run.chunk,
             workers=config.run.workers,
+            shards=config.run.shards,
             compile=config.run.compile,
             device=config.run.device,
             stop_at_target=config.run.stop_at_target,

@@ -162,6 +162,7 @@ class Run(Section):
     workers: Count | None = None
     address: str | None = None  # of a Ray cluster
     deadline: Annotated[float, Field(gt=0)] | None = None  # seconds that a cluster has for a round
+    shards: Count | None = None
     compile: bool = False
     device: str = "cpu"
     checkpoint_every: Count = 10

@@ -94,7 +94,7 @@ def from_file(
     to: To | None = None,
     **options: Any,
 ) -> Clients:
-    """`from_frame` of a Parquet (.parquet, .pq), CSV or TSV file (also .gz); only the columns in use are read.
+    """`from_frame` of a Parquet, CSV, TSV, Arrow or JSON lines file (text also .gz); only the columns in use are kept.
 
     A folder, a pattern such as "log/*.parquet" or a list of files is one table (`fedsub.data.tables`); one in an
     object store ("s3://…") is copied first (`fedsub.data.remote`).

@@ -18,11 +18,12 @@ import numpy as np
 import polars as pl
 
 from fedsub.data.problems import ROWS, Places, short
-from fedsub.data.reading import TABLES, TEXT, TableFile, existing, kind_of
+from fedsub.data.reading import LINES, TABLES, TEXT, TableFile, existing, kind_of
 from fedsub.data.remote import copied, is_remote
 from fedsub.data.store import MANIFEST
 from fedsub.errors import ColumnError, DataError, nearest
 
+DICT = "dataset_dict.json"
 HIDDEN = (".", "_")  # how files begin that are no data, such as _SUCCESS
 
 
@@ -58,13 +59,18 @@ class Tables:
             local = copied(path, place)
         files = tuple(TableFile.of(file, separator, encoding, piece) for file in paths_of(local))
         kinds = sorted({file.kind for file in files})
-        if len({kind in TEXT for kind in kinds}) > 1:
+        if len({(kind in TEXT, kind in LINES) for kind in kinds}) > 1:
             raise DataError(f"{said(path)} holds files of several kinds ({', '.join(kinds)}); name those of one.")
         return cls(said(path), files)
 
     @property
     def text(self) -> bool:
         return self.files[0].kind in TEXT
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether some of the files have to be rewritten to be read in bounded memory."""
+        return any(file.in_pieces for file in self.files)
 
     @cached_property
     def schemas(self) -> list[dict[str, pl.DataType]]:
@@ -95,7 +101,7 @@ class Tables:
                 if kind is None:
                     kind, first = schema[name], file
                     continue
-                both = _common(kind, schema[name], self.text, self.loose or self.text)
+                both = _common(kind, schema[name], self.text, self.loose or file.kind in (*TEXT, *LINES))
                 if both is None:
                     assert first is not None
                     problems.append(
@@ -119,7 +125,10 @@ class Tables:
     def scans(
         self, which: int, names: Sequence[str], types: dict[str, pl.DataType], *, cut: bool = False
     ) -> Iterator[pl.LazyFrame]:
-        """`scan` of a text file, piece by piece."""
+        """`scan` of a file that is `in_pieces`, piece by piece; of another one, all of it."""
+        if not self.files[which].in_pieces:
+            yield self.scan(which, names, types, cut=cut)
+            return
         own = self.schemas[which] | dict.fromkeys(self._words(which, names, types), pl.String())
         for piece in self.files[which].scans(own, cut=cut):
             yield self._as(piece, which, names, types)
@@ -176,10 +185,10 @@ class Tables:
 
 
 def rows_in(file: TableFile) -> int:
-    if file.kind not in TEXT:
+    if file.kind not in TEXT and not file.piece:
         return int(file.scan().select(pl.len()).collect().item())
     last = file.names[-1]
-    parts = file.scans({}) if file.piece else [file.scan()]
+    parts = file.scans({} if file.kind in TEXT else file.schema()) if file.piece else [file.scan()]
     return sum(part.select(last).collect().height for part in parts)
 
 
@@ -223,7 +232,13 @@ def has_tables(folder: Path) -> bool:
 
 def tables_in(folder: Path) -> list[Path]:
     """The tables in a folder and those below it, by name; what begins with a dot or _ is left out."""
-    inside = (path for path in folder.rglob("*") if kind_of(path) and path.is_file())
+    if (folder / DICT).exists():  # what `datasets.DatasetDict.save_to_disk` writes
+        parts = sorted(path.parent.name for path in folder.glob("*/state.json"))
+        raise DataError(
+            f"{folder} holds several data sets ({', '.join(parts)}); name one of them, such as {folder / parts[0]}."
+            if parts else f"{folder} holds no data set that can be read."
+        )  # fmt: skip
+    inside = (path for path in folder.rglob("*") if kind_of(path) and path.is_file() and not _cached(path))
     found = [path for path in inside if not any(part.startswith(HIDDEN) for part in path.relative_to(folder).parts)]
     if not found:
         raise DataError(
@@ -231,6 +246,11 @@ def tables_in(folder: Path) -> list[Path]:
             "Clients.open()."
         )
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _cached(path: Path) -> bool:
+    """Whether it is what Hugging Face's `map` left beside a data set."""
+    return path.name.startswith("cache-") and (path.parent / "state.json").exists()
 
 
 def _common(one: pl.DataType, other: pl.DataType, text: bool, loose: bool) -> pl.DataType | None:

@@ -16,7 +16,7 @@ from fedsub.data.heat import said, summarise
 from fedsub.data.ingest import planned, told_of
 from fedsub.data.large.budget import Budget, bytes_of, default_memory, resident, text_of
 from fedsub.data.large.build import Ingest, Progress, check_unchanged, states, tell_changed
-from fedsub.data.large.sources import Source, staged_folder, staged_frame, staged_text
+from fedsub.data.large.sources import Source, staged_folder, staged_frame, staged_pieces
 from fedsub.data.large.work import Work
 from fedsub.data.plan import Plan
 from fedsub.data.store import check_replaceable, open_clients, say_made, whole_directory
@@ -66,8 +66,8 @@ def save_files(open_tables: Callable[[Path], Tables], client: Any, plan: Plan, t
         def attempt(cut: bool) -> None:
             resolved, names = planned(tables.names, client, plan)
             source = Source(tables, tables.places)
-            if tables.text:
-                source = staged_text(tables, names, work, to.progress, cut=cut)
+            if tables.in_pieces:
+                source = staged_pieces(tables, names, work, to.progress, cut=cut)
             _build(source, client, resolved, work, to, states(tables), only_check=cut, given=tables)
 
         told_of(tables, attempt)

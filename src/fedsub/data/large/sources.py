@@ -35,8 +35,11 @@ class Source:
     places: Places
 
 
-def staged_text(given: Tables, names: list[str], work: Work, tell: Tell, *, cut: bool = False) -> Source:
-    """Text files, a Parquet file for every piece of one; a piece of a file that has not changed is not read again."""
+def staged_pieces(given: Tables, names: list[str], work: Work, tell: Tell, *, cut: bool = False) -> Source:
+    """Text files and Arrow streams, a Parquet file for every piece of one.
+
+    A piece of a file that has not changed is not read again.
+    """
     types = given.types(names)
     folder = staged_folder(work)
     files, states = [], [os.stat(file.path) for file in given.files]

@@ -60,7 +60,7 @@ class Keeper:
         }
         self.moved = {name: Moved(len(params[name])) for name in tables}
         self.tracking = True  # whether anybody will ask which rows moved
-        self._trees = {MODEL: params} | {
+        self.trees: dict[str, Tree] = {MODEL: params} | {
             f"{part.key}.{slot}": self.slots[part.key][slot] for part in parts for slot in part.sent_slots
         }
 
@@ -76,7 +76,7 @@ class Keeper:
         """What clients of a round may be sent."""
         at = {space: rows.rows for space, rows in layout.items()}
         at |= {space: self._slots(space, layout[space].union)[layout[space].inverse.long()] for space in self.resident}
-        return Shown(self._trees, at)
+        return Shown(self.trees, at)
 
     def close(self, totals: Mapping[str, Total], plain: Collection[str], number: int, time: int) -> None:
         """Means, parts (last one first), and the server's step; ``plain`` are not corrected for heat."""
@@ -186,6 +186,20 @@ class Keeper:
             self.rule.catch_up(params, None, state, time)
         return self.seen(self.rule.outcome(params, state, time))
 
+    def read(self, rows: Rows, time: int) -> Tree:
+        """Some rows of `model`."""
+        params = {name: take_rows(self.params[name], at) for name, at in rows.items()}
+        state: Tree = {}
+        for name, value in self.state.items():
+            table = name.partition("/")[2]
+            if table in rows and name in self._by_row(table):
+                state[name] = take_rows(value, rows[table])
+            elif table in rows or table not in self.params:
+                state[name] = value.clone()
+        if self.rule.lazy:
+            self.rule.catch_up(params, None, state, time)
+        return self.rule.outcome(params, state, time)
+
     def catch_up(self, time: int) -> None:
         """Bring all rows to the end of a round."""
         if self.rule.lazy:
@@ -197,6 +211,9 @@ class Keeper:
         for name, value in self.rule.outcome(self.params, self.state, time).items():
             if value is not self.params[name]:
                 self.params[name].copy_(value)
+
+    def end(self) -> None:
+        """Nobody will ask any more."""
 
     def kept(self) -> dict[str, tuple[Tensor, str | None]]:
         """All that a checkpoint needs besides the parameters, and of what goes by rows the table that it shares."""

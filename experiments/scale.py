@@ -4,9 +4,9 @@ python experiments/scale.py DIR
 python experiments/scale.py DIR --clients 10000000 --rows 1000000000 --beside 10000 1000000
 
 The first has a million clients, a table of 100 million rows × 16 and 50 million samples. Every step is a process of
-its own, whose memory is measured. The model scores a row of the table and is trained by FedSubAvg with the server's
-Adam, or by --method; a round's CPU seconds are those of timing.jsonl, evaluation left out. With --beside a small
-population trains before and after the large one.
+its own, whose memory is measured. The model scores a row of the table, which is lazy, and is trained by FedSubAvg with
+the server's Adam, or by --method; a round's CPU seconds are those of timing.jsonl, evaluation left out. With --beside
+a small population trains before and after the large one.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ GB = 1e9
 class Scorer(nn.Module):
     """A linear score of a row."""
 
-    def __init__(self, rows: int):
+    def __init__(self, rows: int, lazy: bool):
         super().__init__()
-        # numpy's zeros come from the system untouched: no memory is used until rows are.
-        self.table = nn.Embedding(rows, DIM, _weight=torch.from_numpy(np.zeros((rows, DIM), np.float32)))
+        table = fs.Lazy(rows, DIM, init=fs.inits.Normal(0.01, seed=0))
+        self.table = table if lazy else table.dense()
         self.out = nn.Linear(DIM, 1)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.out(self.table(batch["item"])).squeeze(-1)
 
 
-def train(data: Path, out: Path, rounds: int, cohort: int, method: str) -> None:
+def train(data: Path, out: Path, rounds: int, cohort: int, method: str, lazy: bool) -> None:
     """What the process does that trains: it goes on with what is there."""
     clients = fs.Clients.open(data)
     torch.manual_seed(0)
-    objective = fs.Objective(Scorer(clients.size("item")), fs.losses.binary("label"), {"table.weight": "item"})
+    objective = fs.Objective(Scorer(clients.size("item"), lazy), fs.losses.binary("label"), {"table.weight": "item"})
     server: dict[str, Any] = {"server": "adam", "server_lr": 0.01} if method == "fedsubavg" else {}
     made = getattr(fs.methods, method)(
         lr=0.1, local_steps=5, batch_size=5, clients_per_round=cohort, **server
@@ -112,7 +112,7 @@ def trained(folder: Path, name: str, options: argparse.Namespace, kill: int = 0)
     out = folder / name
     shutil.rmtree(out, ignore_errors=True)
     arguments = (__file__, folder, "--train", out, "--rounds", options.rounds, "--cohort", options.cohort,
-                 "--method", options.method)  # fmt: skip
+                 "--method", options.method, *(["--dense"] if options.dense else []))  # fmt: skip
     steps = []
     if kill:
         steps.append(Step(f"{folder.name}: to round {kill}", *arguments, kill=lambda _: len(lines(out)) >= kill))
@@ -181,10 +181,18 @@ def main(arguments: list[str] | None = None) -> dict[str, Any] | None:
     parse.add_argument("--beside", type=int, nargs=2, metavar=("CLIENTS", "ROWS"), help="of a small population")
     parse.add_argument("--memory", default="4GB", help="of reading in")
     parse.add_argument("--method", default="fedsubavg")
+    parse.add_argument("--dense", action="store_true", help="keep the table in memory as a whole; else it is lazy")
     parse.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     options = parse.parse_args(arguments)
     if options.train is not None:
-        train(options.folder / "data.fedsub", options.train, options.rounds, options.cohort, options.method)
+        train(
+            options.folder / "data.fedsub",
+            options.train,
+            options.rounds,
+            options.cohort,
+            options.method,
+            not options.dense,
+        )
         return None
     found = measure(options)
     print(shown(found))

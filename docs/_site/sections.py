@@ -15,7 +15,8 @@ SECTIONS = {
     ),
     "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),
     "Explanation": (
-        "heat", "private_heat", "architecture", "engines", "cluster", "scale", "planning", "costs", "leaks", "privacy",
+        "heat", "private_heat", "architecture", "engines", "cluster", "shards", "scale", "planning", "costs", "leaks",
+        "privacy",
         "secure_sum", "benchmarks", "reproduce", "results",
     ),
     "Reference": ("reference/index", "stability"),

@@ -26,7 +26,7 @@ EPILOG = examples(
 LEFT_OUT = (
     "rounds", "target", "stop_at_target", "start", "start_state", "grow", "reference", "lost", "validation",
     "split_per_seed", "every", "metric", "rank", "norms", "engine", "chunk", "workers", "address", "deadline",
-    "compile", "device", "devices", "out", "resume", "force_code", "checkpoint_every", "tensorboard",
+    "shards", "compile", "device", "devices", "out", "resume", "force_code", "checkpoint_every", "tensorboard",
 )  # fmt: skip
 
 

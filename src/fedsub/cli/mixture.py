@@ -29,7 +29,8 @@ app = typer.Typer(
 NOT_HERE = (
     "clients_per_round", "clients_fraction", "rounds", "local_steps", "local_epochs", "lr", "seeds", "target",
     "stop_at_target", "lost", "every", "chunk", "workers", "address", "deadline", "compile", "device",
-    "checkpoint_every", "tensorboard", "devices", "validation", "split_per_seed", "reference", "metric", "rank",
+    "checkpoint_every", "tensorboard", "shards", "devices", "validation", "split_per_seed", "reference", "metric",
+    "rank",
 )  # fmt: skip
 
 

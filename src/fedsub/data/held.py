@@ -27,7 +27,9 @@ class Held:
         """The numbers of some rows, of any shape; ``missing`` of those that nobody holds."""
         if not len(self.rows):
             return np.full(np.shape(rows), missing, self.values.dtype)
-        place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        kind = self.rows.dtype  # numbers of another type would have numpy convert all that are held
+        asked = np.minimum(rows, np.iinfo(kind).max).astype(kind, copy=False)
+        place = np.minimum(np.searchsorted(self.rows, asked), len(self.rows) - 1)
         return np.where(self.rows[place] == rows, self.values[place], missing).astype(self.values.dtype, copy=False)
 
 

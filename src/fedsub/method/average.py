@@ -15,6 +15,7 @@ where W = Σ w_i over all clients and W_m over those that hold m.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -230,6 +231,10 @@ class BoundMean:
         """K/N, or Σ w_i over the cohort by that over everybody."""
         return (total.weight if self.scale is None else total.count) / self.whole
 
+    def cut(self, rows: Mapping[str, Tensor]) -> BoundMean:
+        """The same for some rows of each table, numbered anew."""
+        return replace(self, coefficients={n: rows_of(c, rows[n]) for n, c in self.coefficients.items()})
+
     def __call__(self, total: Total) -> Tree:
         divisor = total.weight if self.scale is None else total.count / self.scale
         mean = {}
@@ -245,6 +250,9 @@ class BoundMean:
 @dataclass
 class BoundSampledMean:
     whole: float
+
+    def cut(self, rows: Mapping[str, Tensor]) -> BoundSampledMean:
+        return self
 
     def share(self, total: Total) -> float:
         return total.weight / self.whole

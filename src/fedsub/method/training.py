@@ -35,6 +35,7 @@ class Options:
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
     rounds: int | None = None  # of the whole run
     devices: Devices | None = None  # on whose clock clients train; None: nobody asked
+    shards: int | None = None  # actors of a Ray cluster that hold the tables; None: the driver does
 
     def refuse(self, method: str, *names: str, but: Mapping[str, Any] | None = None) -> None:
         """Raise ConfigError for options that were given and that a method does not use; ``but`` are values it has."""
@@ -45,7 +46,7 @@ class Options:
 
 
 # Options of how clients are trained, which a method on pooled data has none of.
-OF_CLIENTS = "engine", "chunk", "workers", "compile", "lost"
+OF_CLIENTS = "engine", "chunk", "workers", "compile", "lost", "shards"
 
 
 def shared_options(method: Algorithm, options: Mapping[str, Any]) -> dict[str, Any]:

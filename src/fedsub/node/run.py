@@ -59,7 +59,9 @@ class Afar(Algorithm):
         return self.method.describe()
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
-        options.refuse("A server whose clients are elsewhere", "chunk", "workers", "compile", "lost", "on_bad_update")
+        options.refuse(
+            "A server whose clients are elsewhere", "chunk", "workers", "compile", "lost", "on_bad_update", "shards"
+        )
         options.refuse("A server whose clients are elsewhere", "engine", but={"engine": "serial"})
         if self.method.pooled:
             raise MethodError(f"{self.method.name} trains on data in one place, and these clients are elsewhere.")

@@ -124,7 +124,7 @@ class ClientState:
             shape = (len(self.problem.tables[name].rows), *like.shape[1:])
         else:
             shape = (len(self.problem.clients), *like.shape)
-        size = math.prod(shape) * like.element_size()
+        size = math.prod(shape) * like.dtype.itemsize
         if size < MAPPED_FROM:
             return torch.zeros(shape, dtype=like.dtype, device=self.device)
         # A file full of holes, already unlinked: it takes the space of what is written and vanishes with the process.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fedsub.errors import MethodError
@@ -20,6 +21,7 @@ from fedsub.round.crew.chosen import crew_of
 from fedsub.round.engines.base import Engine, Plan
 from fedsub.round.engines.setup import choose
 from fedsub.round.here import Here
+from fedsub.round.keeper import Keeper
 from fedsub.round.kept import OfServer
 from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
@@ -27,6 +29,8 @@ from fedsub.round.predict import PersonalModel
 from fedsub.round.secure import secured
 from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
+from fedsub.round.shards import fits
+from fedsub.round.shards.keeper import ShardedKeeper
 from fedsub.round.transport import Transport, play
 from fedsub.trees import Model, Tree
 
@@ -51,12 +55,14 @@ class Trainer(ServedRounds):
         on_bad_update: str = "skip",
         scratch: Path | None = None,
         rounds: int | None = None,
+        shards: int | None = None,
     ):
         self.problem, self.method, self.params, self.engine = problem, method, params, engine
         population = Population.of(problem, seed)
-        self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
         self.memory = ClientState.of(method.parts, problem, params, scratch)
         self.memory.fill(method.parts, origin_in(problem, problem.untouched(params), seed))
+        keeper = Keeper if shards is None else partial(ShardedKeeper, shards=shards, ray=ray, scratch=scratch)
+        self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds, keeper=keeper)
         half = ClientHalf(problem, method, plan, seed, self.server.sampler.reports)
         ledger = Ledger(
             self.server.schema, len(population), population.rows, pooled=method.pooled, spaces=problem.spaces
@@ -85,6 +91,7 @@ class Trainer(ServedRounds):
 
     def close(self) -> None:
         self.here.crew.close()
+        self.server.keeper.end()
 
     def model(self, number: int) -> Model | PersonalModel:
         shared, names = self.server.model(number), self.server.schema.private
@@ -139,6 +146,8 @@ def fit(
     ray, name = Ray.of(options.engine), computed_by(options.engine)
     if name == "serial":
         options.refuse('engine="serial", which trains one client after the other,', "chunk", "compile")
+    if options.shards is not None:
+        fits.check(method, params, problem.tables, problem.lazy, options.shards)
     count = len(problem.clients)
     cohort = min(max(round(method.sampler.share(count) * count), 1), count)
     for part in method.parts:
@@ -152,6 +161,7 @@ def fit(
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
         workers=options.workers, chunk=options.chunk, compile=options.compile, ray=ray,
         on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
+        shards=options.shards,
     )  # fmt: skip
     notes = tuple(getattr(ready.server.average, "notes", ()))
     if ray is not None:

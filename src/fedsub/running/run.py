@@ -24,7 +24,7 @@ from fedsub.objective.code import code_of
 from fedsub.objective.numbering import digest_of
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
-from fedsub.round.clock.devices import Devices, named, phones
+from fedsub.round.clock.devices import Devices, Given, named, phones
 from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.prepare import prepare
@@ -54,6 +54,7 @@ def run(
     engine: str | Ray = "auto",
     chunk: int | None = None,
     workers: int | None = None,
+    shards: int | None = None,
     compile: bool = False,
     device: str | torch.device = "cpu",
     evaluate: Evaluate | None = None,
@@ -66,7 +67,7 @@ def run(
     force_code: bool = False,
     start: Any = None,
     start_state: bool = False,
-    devices: str | Devices | None = None,
+    devices: Given = None,
     checkpoint_every: int = 10,
     callbacks: Sequence[Callback] = (),
     copy: bool = True,
@@ -79,19 +80,20 @@ def run(
     checkpoint, giving the same numbers as a run that was never interrupted; with more ``rounds`` than before it is
     trained further. A forward or loss whose code has changed since is refused then, unless ``force_code``.
     ``engine``: "serial", "batched", the faster of both ("auto"), or a cluster's ("ray", `fedsub.Ray`).
-    ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
+    ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``shards``:
+    tables lie in so many actors of a Ray cluster, by rows (docs: Tables in shards); no result changes. ``lost`` is the
     chance that a sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
 
-    ``devices`` ("phones", "datacentre" or `fedsub.Devices`): clients' simulated devices. Every round's record then has
-    ``clock``, simulated seconds since the start. Asynchronous methods need some, and have "phones" unless told.
+    ``devices`` ("phones", "datacentre", a trace's file or `fedsub.Devices`): clients' simulated devices. Every round's
+    record then has ``clock``, simulated seconds since the start. Asynchronous methods need some: "phones" unless told.
 
     ``start``: begin with the parameters of another run (its directory, `Trained` or `Result`), of a module or of a
     state dict; ``start_state``: with what the run's server remembers, too. Rows of a table go by id: data of new ids
     are read with ``vocabulary=…, grow=True``, and a numbering that is another one is refused.
     """
-    _check_arguments(rounds, seed, chunk, workers, lost, on_bad_update, checkpoint_every, settings)
+    _check_arguments(rounds, seed, chunk, workers, shards, lost, on_bad_update, checkpoint_every, settings)
     _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks)
     check_device(device)
     out = output_folder(out) if out is not None else None
@@ -101,6 +103,9 @@ def run(
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     if start_state and start is None:
         raise ConfigError("start_state=True goes with a run to start from; name it: start='runs/a'.")
+    if shards is not None and (out is not None or start_state):
+        what = "out= (checkpoints)" if out is not None else "start_state=True"
+        raise ConfigError(f"Tables in shards do not go with {what} yet; leave out shards=, or that.")
     if start is not None and objective.drawn:
         raise ConfigError(
             f"start= fills the tables of the module, and {next(iter(objective.drawn))!r} is lazy; go on with the run "
@@ -132,7 +137,9 @@ def run(
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
             where = Ray.of(engine, workers) or engine
-            options = Options(where, chunk, workers or 1, compile, seed, lost, on_bad_update, scratch, rounds, fleet)
+            options = Options(
+                where, chunk, workers or 1, compile, seed, lost, on_bad_update, scratch, rounds, fleet, shards
+            )
             ready = prepare(method, problem, params, options)
             for sentence in (ready.reason, *ready.notes):
                 session.event(sentence)
@@ -179,7 +186,7 @@ def run_config(
     settings: dict[str, Any] | None = None,
     start: Any = None,
     start_state: bool = False,
-    devices: str | Devices | None = None,
+    devices: Given = None,
     **other_run_options_ignored: Any,
 ) -> dict[str, Any]:
     """What `run` with these arguments writes to config.json: all that its numbers depend on.
@@ -227,7 +234,7 @@ def _engine(engine: str | Ray) -> dict[str, Any]:
     return {"engine": computed_by(engine), **({"deadline": ray.deadline} if ray and ray.deadline else {})}
 
 
-def fleet_of(method: Algorithm, devices: str | Devices | None) -> Devices | None:
+def fleet_of(method: Algorithm, devices: Given) -> Devices | None:
     """On whose devices a run's clients train; None: nobody asks."""
     return named(devices) or (phones() if method.clocked else None)
 
@@ -266,16 +273,15 @@ def _check_arguments(
     seed: Any,
     chunk: Any,
     workers: Any,
+    shards: Any,
     lost: Any,
     on_bad_update: Any,
     checkpoint_every: Any,
     settings: Any,
 ) -> None:
     counts = {"rounds": rounds, "checkpoint_every": checkpoint_every}
-    if workers is not None:
-        counts["workers"] = workers
-    if chunk is not None:
-        counts["chunk"] = chunk
+    given = ("workers", workers), ("chunk", chunk), ("shards", shards)
+    counts |= {name: value for name, value in given if value is not None}
     for name, value in counts.items():
         check_whole(name, value, 1, error=ConfigError)
     check_seed("seed", seed)

@@ -64,7 +64,7 @@ class Mixture(Algorithm):
         """The clients' functions, how they are computed, and whether clients could not be batched."""
         if options.lost:
             raise ConfigError("lost= loses clients of a round, and the mixture's methods need all; leave it out.")
-        options.refuse(self.name, "chunk", "workers", "compile", "on_bad_update")
+        options.refuse(self.name, "chunk", "workers", "compile", "on_bad_update", "shards")
         probe = fedavg(batch_size=self.batch_size, local_steps=1, clients_per_round=None)
         if Ray.of(options.engine) is not None:
             options.refuse(self.name, "engine")

@@ -123,6 +123,8 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
     for settings, why in wrong:
         with pytest.raises(MethodError, match=why):
             Asynchronous(method, **settings)
+    with pytest.raises(ConfigError, match="clock of clients' devices"):
+        played(Asynchronous(method, buffer=2), engine=fs.Ray(deadline=1.0))
     with pytest.raises(MethodError, match="only 12 clients"):
         played(Asynchronous(method, buffer=13))
     with pytest.raises(NoUsableClient, match="none answered"):

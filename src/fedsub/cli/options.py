@@ -206,7 +206,7 @@ class Flags(DataFlags):
     ] = None
     devices: Annotated[
         str | None,
-        _option(OUTPUT, "Estimate time for phones, datacentre or none (docs/costs.md). Default phones."),
+        _option(OUTPUT, "Time on phones, datacentre, a trace.csv or none (docs/async.md). Default phones."),
         "run.devices",
     ] = None
     quiet: Annotated[bool, _option(OUTPUT, "Print only the table and where the results are.", "--quiet", "-q")] = False

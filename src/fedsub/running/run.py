@@ -24,7 +24,7 @@ from fedsub.objective.code import code_of
 from fedsub.objective.numbering import digest_of
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
-from fedsub.round.clock.devices import Devices, named, phones
+from fedsub.round.clock.devices import Devices, Given, named, phones
 from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.prepare import prepare
@@ -67,7 +67,7 @@ def run(
     force_code: bool = False,
     start: Any = None,
     start_state: bool = False,
-    devices: str | Devices | None = None,
+    devices: Given = None,
     checkpoint_every: int = 10,
     callbacks: Sequence[Callback] = (),
     copy: bool = True,
@@ -86,8 +86,8 @@ def run(
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
 
-    ``devices`` ("phones", "datacentre" or `fedsub.Devices`): clients' simulated devices. Every round's record then has
-    ``clock``, simulated seconds since the start. Asynchronous methods need some, and have "phones" unless told.
+    ``devices`` ("phones", "datacentre", a trace's file or `fedsub.Devices`): clients' simulated devices. Every round's
+    record then has ``clock``, simulated seconds since the start. Asynchronous methods need some: "phones" unless told.
 
     ``start``: begin with the parameters of another run (its directory, `Trained` or `Result`), of a module or of a
     state dict; ``start_state``: with what the run's server remembers, too. Rows of a table go by id: data of new ids
@@ -187,7 +187,7 @@ def run_config(
     settings: dict[str, Any] | None = None,
     start: Any = None,
     start_state: bool = False,
-    devices: str | Devices | None = None,
+    devices: Given = None,
     **other_run_options_ignored: Any,
 ) -> dict[str, Any]:
     """What `run` with these arguments writes to config.json: all that its numbers depend on.
@@ -235,7 +235,7 @@ def _engine(engine: str | Ray) -> dict[str, Any]:
     return {"engine": computed_by(engine), **({"deadline": ray.deadline} if ray and ray.deadline else {})}
 
 
-def fleet_of(method: Algorithm, devices: str | Devices | None) -> Devices | None:
+def fleet_of(method: Algorithm, devices: Given) -> Devices | None:
     """On whose devices a run's clients train; None: nobody asks."""
     return named(devices) or (phones() if method.clocked else None)
 

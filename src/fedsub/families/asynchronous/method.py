@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedsub.checks import check_flag, check_positive, check_whole
-from fedsub.errors import MethodError
+from fedsub.errors import ConfigError, MethodError
 from fedsub.families.asynchronous.staleness import Staleness, staleness_of
 from fedsub.families.asynchronous.trainer import AsynchronousTrainer
+from fedsub.method.engine import Ray
 from fedsub.method.part import Part
 from fedsub.method.parts import SecureSum
 from fedsub.method.sampling import Uniform
@@ -111,9 +112,14 @@ class Asynchronous(Algorithm):
         return True
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
-        options.refuse(f"{self.name}, whose clients are sent what is in the driver,", "shards")
         self.check_population(problem.clients.sizes)
         check_own(self.name, self.keeper, problem)
+        ray = Ray.of(options.engine)
+        if ray is not None and ray.deadline is not None:
+            raise ConfigError(
+                f"fs.Ray(deadline={ray.deadline:g}) leaves out clients whose work this machine is late with, and an "
+                "asynchronous run goes by the clock of clients' devices; leave it out, or give Asynchronous a deadline."
+            )
         stepping = replace(self.method, sampler=Uniform(self.size))  # so many clients are in a step
         return fit(stepping, problem, params, options, partial(AsynchronousTrainer, self, options.devices or phones()))
 

@@ -172,11 +172,22 @@ class Run(Section):
     reference: str | None = None  # the method that the others are compared with, by label or name
     stop_at_target: bool = False
     tensorboard: bool = False
-    devices: Literal["phones", "datacentre", "none"] = "phones"
+    devices: str | dict[str, Any] = "phones"  # a preset, a trace's file, or settings of `fedsub.Devices`
     out: str | None = None
     start: str | None = None  # a run's directory, or that of a comparison
     start_state: bool = False
     grow: bool = False  # ids that the start does not know get rows of their own
+
+    @model_validator(mode="after")
+    def _known(self) -> Run:
+        from fedsub.round.clock.devices import NONE, PRESETS, is_trace
+
+        if isinstance(self.devices, str) and not is_trace(self.devices) and self.devices not in (*PRESETS, NONE):
+            known = ", ".join(f'"{name}"' for name in (*PRESETS, NONE))
+            raise ValueError(
+                f'run.devices is "{self.devices}", expected {known}, a trace (.csv or .parquet) or a table of settings'
+            )
+        return self
 
     @model_validator(mode="after")
     def _of_a_cluster(self) -> Run:

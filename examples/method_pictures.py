@@ -58,23 +58,28 @@ def keep(figure, axes, title, path):
     palette.save(path, optimize=True, dpi=(120, 120))
 
 
+def series(picture, line):
+    """What is drawn of a line: its places and its losses."""
+    against, losses, _ = trained(picture.task, line.method)
+    return against[picture.against], losses
+
+
 def draw(picture, path):
     plain = picture.plain or {"films": FILMS, "tastes": STEPS, "stars": FILMS}[picture.task]
     lines = list(picture.lines)
     shown = {line.label for line in lines}
     beside = {"FedAvg": fs.methods.fedavg(**plain), "FedSubAvg": fs.methods.fedsubavg(**plain)}
     lines += [Line(label, method) for label, method in beside.items() if label not in shown]
-    base = trained(picture.task, beside["FedAvg"])[3]
+    base = trained(picture.task, beside["FedAvg"])[2]
     figure, axes = sheet()
     others = iter([(COLOURS[0], "-"), (COLOURS[2], "-."), (COLOURS[3], ":"), (COLOURS[5], STYLES[4])])
     for line in lines:
-        rounds, losses, up, total = trained(picture.task, line.method)
+        x, losses = series(picture, line)
         colour, dashes = {"FedAvg": (MUTED, "-"), "FedSubAvg": (COLOURS[1], "--")}.get(line.label) or next(others)
         label = line.label
         if picture.traffic and label not in ("FedAvg", "FedSubAvg"):
-            ratio = total / base
+            ratio = trained(picture.task, line.method)[2] / base
             label += f"  ({ratio:.0f}× the bytes)" if ratio >= 10 else f"  ({ratio:.2g}× the bytes)"
-        x = up if picture.against == "up" else rounds
         start = 1 if picture.against == "up" else 0  # a log axis has no 0
         front = 2 if line.label in beside else 3
         axes.plot(x[start:], losses[start:], color=colour, linestyle=dashes, lw=1.8, label=label, zorder=front)
@@ -82,6 +87,11 @@ def draw(picture, path):
         axes.set_xscale("log")
         plain_numbers(axes.xaxis, (1.0, 3.0))
         axes.set_xlabel("MB sent by the clients, all together")
+    elif picture.against == "clock":
+        axes.set_xlabel("simulated seconds on phones")
+        end = max(series(picture, line)[0][-1] for line in picture.lines)
+        seen = [loss for line in lines for x, loss in zip(*series(picture, line), strict=True) if x <= end]
+        axes.set(xlim=(0, end), ylim=(min(seen) - 0.005, None))
     else:
         axes.set_xlabel("rounds")
     if picture.task == "tastes":

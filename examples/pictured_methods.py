@@ -21,7 +21,7 @@ class Picture:
     title: str
     lines: list[Line]
     task: str = "films"
-    against: str = "rounds"  # or "up": bytes sent by clients
+    against: str = "rounds"  # or "up": bytes sent by clients, "clock": simulated seconds
     traffic: bool = False  # whether the key tells the bytes, relative to FedAvg's
     plain: dict | None = None  # settings of the FedAvg and FedSubAvg beside it
 
@@ -50,6 +50,14 @@ def pictures():
                 Line("FedSubAvg, temper=0.5", m.fedsubavg(**f, temper=0.5)),
                 Line("FedSubAvg, max_coef=5", m.fedsubavg(**f, max_coef=5)),
             ],
+        ),
+        "fedbuff": Picture(
+            f"FedBuff, steps of 10: {some}",
+            [
+                Line("FedBuff", m.fedbuff(**f, buffer=10)),
+                Line("FedBuff over holders", m.fedbuff(**f, buffer=10, over="holders")),
+            ],
+            against="clock",
         ),
         "fedprox": Picture(
             "Drift: 4 local epochs, lr 0.05, all of 40 clients",

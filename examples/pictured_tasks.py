@@ -75,13 +75,20 @@ def trained(task, method):
     if key not in RUNS:
         train, objective, metric, best = {"films": films, "tastes": tastes, "stars": stars}[task]()
         evaluate = fs.Evaluate(every=EVERY if task == "films" else 2, samples=5000)
-        trains = isinstance(method, fs.Method | fs.gossip.Gossip)  # others have solvers of their own
+        trains = isinstance(method, fs.Method | fs.gossip.Gossip | fs.Asynchronous)  # others have solvers of their own
         engine = "batched" if trains else "auto"
-        result = fs.run(method, objective, train, rounds=ROUNDS, evaluate=evaluate, engine=engine, seed=0)
+        timed = isinstance(method, fs.Method | fs.Asynchronous) and not method.pooled
+        devices = "phones" if timed else None
+        result = fs.run(
+            method, objective, train, rounds=ROUNDS, evaluate=evaluate, engine=engine, seed=0, devices=devices
+        )
         rounds, losses = result.series(metric)
         up = [0, *accumulate(r["up"] for r in result.history if r["round"] > 0)]
         total = sum(r["up"] + r["down"] for r in result.history)
-        RUNS[key] = rounds, [loss - best for loss in losses], [up[r] / 1e6 for r in rounds], total
+        against = {"rounds": rounds, "up": [up[r] / 1e6 for r in rounds]}
+        if timed:
+            against["clock"] = [result.clock()[r] for r in rounds]
+        RUNS[key] = against, [loss - best for loss in losses], total
     return RUNS[key]
 
 

@@ -82,11 +82,10 @@ def some_data(nodes: int, rows: int):
 
 def link_of(folder: Path, nodes: int, rows: int, rounds: int) -> Loopback:
     hand_out(some_data(nodes, rows), folder / "data")
-    config = {"nodes": nodes, "rounds": rounds, "out": str(folder / "out"), "poll": 0.1, "patience": 1800.0}
+    config = {"nodes": nodes, "rounds": rounds, "out": str(folder / "out"), "patience": 1800.0}
     link = Loopback(folder, config | {"deadline": 1800.0}, task=TASK.format(folder=str(folder)))
     link.superlink()
-    for client in range(nodes):
-        link.register(client)
+    link.register(*range(nodes))
     return link
 
 
@@ -106,8 +105,11 @@ def median_round(nodes: int, rounds: int, resident: bool, pause: float) -> tuple
                 if len(lines) > seen:
                     seen, cpu = len(lines), cpu_seconds(link.processes["superlink"])
                     first = first or cpu
-                    spent = json.loads(lines[-1])["seconds"]
-                    print(f"  {kind}, round {seen}: {spent:.2f} s, {time.monotonic() - begun:.0f} s in all", flush=True)
+                    spent, all_in_all = json.loads(lines[-1])["seconds"], time.monotonic() - begun
+                    print(
+                        f"  {kind}, round {seen}: {spent:.2f} s; {all_in_all:.0f} s, the SuperLink {cpu:.1f}",
+                        flush=True,
+                    )
                 elif time.monotonic() - asked > 30:
                     asked = time.monotonic()
                     status = link.status(run)

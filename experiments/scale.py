@@ -4,9 +4,9 @@ python experiments/scale.py DIR
 python experiments/scale.py DIR --clients 10000000 --rows 1000000000 --beside 10000 1000000
 
 The first has a million clients, a table of 100 million rows × 16 and 50 million samples. Every step is a process of
-its own, whose memory is measured. The model scores a row of the table and is trained by FedSubAvg with the server's
-Adam, or by --method; a round's CPU seconds are those of timing.jsonl, evaluation left out. With --beside a small
-population trains before and after the large one.
+its own, whose memory is measured. The model scores a row of the table, which is lazy, and is trained by FedSubAvg with
+the server's Adam, or by --method; a round's CPU seconds are those of timing.jsonl, evaluation left out. With --beside
+a small population trains before and after the large one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +36,21 @@ GB = 1e9
 class Scorer(nn.Module):
     """A linear score of a row."""
 
-    def __init__(self, rows: int):
+    def __init__(self, rows: int, lazy: bool):
         super().__init__()
-        # numpy's zeros come from the system untouched: no memory is used until rows are.
-        self.table = nn.Embedding(rows, DIM, _weight=torch.from_numpy(np.zeros((rows, DIM), np.float32)))
+        table = fs.Lazy(rows, DIM, init=fs.inits.Normal(0.01, seed=0))
+        self.table = table if lazy else table.dense()
         self.out = nn.Linear(DIM, 1)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.out(self.table(batch["item"])).squeeze(-1)
 
 
-def train(data: Path, out: Path, rounds: int, cohort: int, method: str) -> None:
+def train(data: Path, out: Path, rounds: int, cohort: int, method: str, lazy: bool) -> None:
     """What the process does that trains: it goes on with what is there."""
     clients = fs.Clients.open(data)
     torch.manual_seed(0)
-    objective = fs.Objective(Scorer(clients.size("item")), fs.losses.binary("label"), {"table.weight": "item"})
+    objective = fs.Objective(Scorer(clients.size("item"), lazy), fs.losses.binary("label"), {"table.weight": "item"})
     server: dict[str, Any] = {"server": "adam", "server_lr": 0.01} if method == "fedsubavg" else {}
     made = getattr(fs.methods, method)(
         lr=0.1, local_steps=5, batch_size=5, clients_per_round=cohort, **server
@@ -63,15 +64,15 @@ def train(data: Path, out: Path, rounds: int, cohort: int, method: str) -> None:
 class Step:
     """A process, its wall seconds and its peak memory."""
 
-    def __init__(self, what: str, *arguments: object, kill: tuple[Path, int] | None = None):
-        """``kill``: end it without a warning once this run's log of rounds has so many lines."""
+    def __init__(self, what: str, *arguments: object, kill: Callable[[float], bool] | None = None):
+        """``kill``: end it without a warning once this is true; it is told the seconds since the start."""
         print(f"{what} …", flush=True)
         begun = time.perf_counter()
         self.process = subprocess.Popen([sys.executable, *map(str, arguments)], stdout=subprocess.DEVNULL)
         self.killed = False
         while kill is not None and self.process.poll() is None and not self.killed:
             time.sleep(0.05)
-            if len(lines(kill[0])) >= kill[1]:
+            if kill(time.perf_counter() - begun):
                 os.kill(self.process.pid, signal.SIGKILL)
                 self.killed = True
         _, status, used = os.wait4(self.process.pid, 0)
@@ -88,8 +89,8 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
 
 
-def prepare(folder: Path, clients: int, rows: int, samples: int, memory: str) -> list[Step]:
-    """A log, and the same read in. What is there already is left."""
+def prepare(folder: Path, clients: int, rows: int, samples: int, memory: str, kill: float = 0) -> list[Step]:
+    """A log, and the same read in; killed after so many seconds and gone on with. What is there already is left."""
     command = "-m", "fedsub.cli", "data"
     log, data = folder / "log", folder / "data.fedsub"
     steps = []
@@ -97,7 +98,11 @@ def prepare(folder: Path, clients: int, rows: int, samples: int, memory: str) ->
         sizes = "--clients", clients, "--rows", rows, "--samples", samples
         steps.append(Step(f"{samples:,} samples", *command, "generate", "zipf", *sizes, "--parquet", "--to", log))
         columns = "--client", "client", "--label", "label", "--table", "item", "--rows", f"item={rows}"
-        steps.append(Step("read in", *command, "import", log, *columns, "--to", data, "--memory", memory))
+        reading = (*command, "import", log, *columns, "--to", data, "--memory", memory)
+        if kill:
+            steps.append(Step("read in", *reading, kill=lambda seconds: seconds >= kill))
+            assert steps[-1].killed
+        steps.append(Step("read in", *reading))
         shutil.rmtree(log)
     return steps
 
@@ -107,10 +112,10 @@ def trained(folder: Path, name: str, options: argparse.Namespace, kill: int = 0)
     out = folder / name
     shutil.rmtree(out, ignore_errors=True)
     arguments = (__file__, folder, "--train", out, "--rounds", options.rounds, "--cohort", options.cohort,
-                 "--method", options.method)  # fmt: skip
+                 "--method", options.method, *(["--dense"] if options.dense else []))  # fmt: skip
     steps = []
     if kill:
-        steps.append(Step(f"{folder.name}: to round {kill}", *arguments, kill=(out, kill)))
+        steps.append(Step(f"{folder.name}: to round {kill}", *arguments, kill=lambda _: len(lines(out)) >= kill))
     steps.append(Step(f"{folder.name}: to the end", *arguments))
     cpu = [line["cpu"] for line in lines(out)]
     assert len(cpu) == options.rounds
@@ -129,9 +134,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     large, small = options.folder / "large", options.folder / "small"
     for folder in (large, small):
         folder.mkdir(parents=True, exist_ok=True)
-    made = prepare(large, options.clients, options.rows, options.samples, options.memory)
+    made = prepare(large, options.clients, options.rows, options.samples, options.memory, options.kill_reading)
     out: dict[str, Any] = {"clients": options.clients, "rows": options.rows, "samples": options.samples}
     out["made"] = [{"seconds": step.seconds, "peak": step.peak} for step in made]
+    if not options.rounds:
+        return out
     beside = []
     if options.beside:
         clients, rows = options.beside
@@ -149,10 +156,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def shown(found: dict[str, Any]) -> str:
     """The result in lines."""
-    one = found["large"]
     said = [f"{found['clients']:,} clients, {found['rows']:,} rows × {DIM}, {found['samples']:,} samples"]
-    for name, step in zip(("made", "read in"), found["made"], strict=False):
-        said.append(f"{name:<12}{step['seconds']:8.1f} s{step['peak'] / GB:8.2f} GB")
+    for number, step in enumerate(found["made"]):
+        said.append(f"{'read in' if number else 'made':<12}{step['seconds']:8.1f} s{step['peak'] / GB:8.2f} GB")
+    if "large" not in found:
+        return "\n".join(said)
+    one = found["large"]
     said.append(f"{'trained':<12}{sum(one['seconds']):8.1f} s{one['peak'] / GB:8.2f} GB")
     said.append(f"a round: {1e3 * one['median']:.1f} ms of CPU; late / early {found['growth']:.2f}")
     if "ratio" in found:
@@ -166,13 +175,24 @@ def main(arguments: list[str] | None = None) -> dict[str, Any] | None:
     for name, value in (("clients", 10**6), ("rows", 10**8), ("samples", 5 * 10**7), ("rounds", 100), ("cohort", 100)):
         parse.add_argument(f"--{name}", type=int, default=value)
     parse.add_argument("--kill", type=int, default=55, help="the round after which the run is killed; 0: never")
+    parse.add_argument(
+        "--kill-reading", type=float, default=0, metavar="SECONDS", help="after which reading in is killed"
+    )
     parse.add_argument("--beside", type=int, nargs=2, metavar=("CLIENTS", "ROWS"), help="of a small population")
     parse.add_argument("--memory", default="4GB", help="of reading in")
     parse.add_argument("--method", default="fedsubavg")
+    parse.add_argument("--dense", action="store_true", help="keep the table in memory as a whole; else it is lazy")
     parse.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     options = parse.parse_args(arguments)
     if options.train is not None:
-        train(options.folder / "data.fedsub", options.train, options.rounds, options.cohort, options.method)
+        train(
+            options.folder / "data.fedsub",
+            options.train,
+            options.rounds,
+            options.cohort,
+            options.method,
+            not options.dense,
+        )
         return None
     found = measure(options)
     print(shown(found))

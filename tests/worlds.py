@@ -76,7 +76,7 @@ def bag(clients: fs.Clients, *, seed: int = 0, **options) -> fs.Objective:
 
 def choice_for(method: fs.Method, objective: fs.Objective, clients: fs.Clients, engine: str, **options):
     problem = Problem.bind(objective, clients)
-    params = problem.params(torch.device("cpu"))
+    params = problem.params(torch.device("cpu"), lazy=True)
     return problem, params, choose(problem, method, params, engine=engine, **options)
 
 

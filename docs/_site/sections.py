@@ -9,13 +9,14 @@ DOCS = Path(__file__).resolve().parents[1]
 SECTIONS = {
     "Tutorial": ("tutorial",),
     "How to": (
-        "data", "labels_and_files", "datasets", "twins", "models", "seeds", "metrics", "ranking", "personal", "mixture",
-        "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "flower", "deployment",
-        "extending", "cli",
+        "data", "labels_and_files", "datasets", "twins", "models", "seeds", "lazy", "metrics", "ranking", "personal",
+        "mixture", "factorisation", "tuning", "recipes", "runs", "report", "going_on", "serving", "nodes", "flower",
+        "deployment", "extending", "cli",
     ),
     "Methods": ("methods", "zoo", "servers", "sampling", "codecs", "preconditioner"),
     "Explanation": (
-        "heat", "private_heat", "architecture", "engines", "scale", "planning", "costs", "leaks", "privacy",
+        "heat", "private_heat", "architecture", "engines", "cluster", "shards", "scale", "planning", "costs", "leaks",
+        "privacy",
         "secure_sum", "benchmarks", "reproduce", "results",
     ),
     "Reference": ("reference/index", "stability"),

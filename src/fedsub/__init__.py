@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedsub.families.asynchronous.method import Asynchronous
     from fedsub.method import codecs, sampling, schedules, servers
     from fedsub.method.average import Averaging, OverClients, OverHolders, OverSampledHolders
+    from fedsub.method.engine import Ray
     from fedsub.method.local import SGD, Adam, Solver
     from fedsub.method.part import Message, Part, Start, Total, Work
     from fedsub.method.parts import (
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from fedsub.method.servers import Add
     from fedsub.method.servers.base import RowServer
     from fedsub.method.slots import Method
-    from fedsub.objective import losses, models
+    from fedsub.objective import inits, losses, models
+    from fedsub.objective.lazy import Lazy
     from fedsub.objective.metric import Metric, metric
     from fedsub.objective.objective import Objective
     from fedsub.privacy.budget import Budget
@@ -90,6 +92,7 @@ __all__ = [
     "FedsubError",
     "Interrupted",
     "LambdaPath",
+    "Lazy",
     "LocalDP",
     "MLflow",
     "Message",
@@ -109,6 +112,7 @@ __all__ = [
     "Progress",
     "Prox",
     "Ranking",
+    "Ray",
     "Result",
     "RowServer",
     "SecureSum",
@@ -136,6 +140,7 @@ __all__ = [
     "factorisation",
     "gossip",
     "heat",
+    "inits",
     "leaks",
     "load",
     "losses",
@@ -170,6 +175,7 @@ _HOMES = {
     "errors": ("FedsubError",),
     "families.asynchronous.method": ("Asynchronous",),
     "method.average": ("Averaging", "OverClients", "OverHolders", "OverSampledHolders"),
+    "method.engine": ("Ray",),
     "method.local": ("SGD", "Adam", "Solver"),
     "method.parts": (
         "AnchoredSteps",
@@ -191,6 +197,7 @@ _HOMES = {
     "method.part": ("Message", "Part", "Start", "Total", "Work"),
     "method.slots": ("Method",),
     "privacy.budget": ("Budget",),
+    "objective.lazy": ("Lazy",),
     "objective.metric": ("Metric", "metric"),
     "objective.objective": ("Objective",),
     "round.clock.devices": ("Devices",),
@@ -219,7 +226,7 @@ _MODULES = {
         "data": ("datasets", "heat", "twins"),
         "families": ("asynchronous", "factorisation", "mixture"),
         "method": ("codecs", "sampling", "schedules", "servers"),
-        "objective": ("losses", "models"),
+        "objective": ("inits", "losses", "models"),
         "study": ("costs", "diagnostics", "leaks", "theory"),
     }.items()
     for name in names

@@ -22,6 +22,7 @@ from fedsub.method.named.signs import signsgd, ef_signsgd
 from fedsub.method.named.selection import power_of_choice, ucb_cs
 from fedsub.method.named.personal import fedper
 from fedsub.gossip.named import gossip, segmented_gossip, dpsgd, ring_all_reduce
+from fedsub.families.asynchronous.named import fedbuff
 from fedsub.families.factorisation.named import fedmavg, sfmf
 from fedsub.families.mixture.named import (
     lgd,
@@ -39,7 +40,7 @@ from fedsub.families.mixture.named import (
 
 __all__ = [
     "CATALOGUE", "Entry", "al2sgd_plus", "apgd1", "apgd2", "centralsgd", "dpsgd", "ef_signsgd", "fedadagrad",
-    "fedadam", "fedadmm", "fedavg", "fedavgm", "feddyn", "fedmavg", "fednova", "fedper", "fedprox", "fedsgd",
+    "fedadam", "fedadmm", "fedavg", "fedavgm", "fedbuff", "feddyn", "fedmavg", "fednova", "fedper", "fedprox", "fedsgd",
     "fedsplit", "fedsubadagrad", "fedsubadam", "fedsubavg", "fedyogi", "frequency_aware", "fsvrg", "gossip", "iapgd",
     "l2gd", "l2gd_plus", "l2sgd", "l2sgd2", "l2sgd_plus", "lgd", "local_sgd", "make", "power_of_choice",
     "ring_all_reduce", "sampled_heat", "scaffold", "scaffold_server", "segmented_gossip", "sfmf", "signsgd", "ucb_cs",

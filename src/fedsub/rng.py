@@ -23,6 +23,7 @@ QUANTISED, UNITED = range(80, 82)  # levels of what enters a secure sum; what st
 COIN, TERM, REFRESH = range(40, 43)  # the mixture's coin, a client's term, when the reference point moves
 GRAPH, PEERS = range(100, 102)  # of gossip: who may ask whom, and who is asked
 NOISE, LOCAL_NOISE, CANARY = range(70, 73)  # of differential privacy: at the server, at clients; audits
+LAZY = 77  # rows of lazy tables, before they are touched
 LEAKS = 74  # where an attack begins to make samples up
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleets import EQUAL, interrupted, played, same
+from fleets import EQUAL, MIXED, interrupted, played, same
 
 import fedsub as fs
 from fedsub import Asynchronous
-from fedsub.errors import CheckpointError, MethodError, NoUsableClient
+from fedsub.errors import CheckpointError, ConfigError, MethodError, NoUsableClient
 
 COMMON: dict[str, Any] = dict(lr=0.3, local_steps=3, batch_size=3, clients_per_round=5)
 METHODS = {
@@ -123,7 +123,26 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
     for settings, why in wrong:
         with pytest.raises(MethodError, match=why):
             Asynchronous(method, **settings)
+    with pytest.raises(ConfigError, match="clock of clients' devices"):
+        played(Asynchronous(method, buffer=2), engine=fs.Ray(deadline=1.0))
     with pytest.raises(MethodError, match="only 12 clients"):
         played(Asynchronous(method, buffer=13))
     with pytest.raises(NoUsableClient, match="none answered"):
         played(Asynchronous(method, buffer=1), lost=0.999999)
+
+
+def test_one_clock_for_rounds_and_for_what_equals_them(tmp_path: Path) -> None:
+    """Live, from what was kept, and in the queue; a run without devices has none."""
+    for name, lost in (("heat", 0.2), ("few values", 0.0)):
+        method, out = METHODS[name](), tmp_path / name
+        rounds = played(method, lost=lost, out=out)
+        assert rounds.clock() == pytest.approx(fs.costs.estimated_seconds(out, MIXED), rel=1e-12)
+        steps = played(Asynchronous(method, buffer=5, at_once=False), lost=lost)
+        assert steps.clock() == pytest.approx(rounds.clock())
+    interrupted(tmp_path / "again", 4, method, checkpoint_every=3)
+    assert played(method, out=tmp_path / "again", resume=True).clock() == rounds.clock()
+    assert played(method, devices=None).clock() == {}
+    with pytest.raises(ConfigError, match="not a number of batches"):
+        played(fs.methods.l2gd())
+    with pytest.raises(ConfigError, match="in one place"):
+        played(fs.methods.centralsgd())

@@ -18,7 +18,7 @@ from fedsub.data.large.budget import Budget
 from fedsub.data.large.save import To
 from fedsub.errors import DataError, DataNotice
 
-TINY = Budget(piece=7, part=300, block=100, workers=2)
+TINY = Budget(piece=7, part=300, block=100, workers=2, text=50)
 
 
 @dataclass(frozen=True)

@@ -57,3 +57,26 @@ def test_counting_and_sorting_give_the_same_deciles():
     heat = np.array([1, 1, 1, 70_000, 2, 2, 9, 0])
     assert deciles(heat).tolist() == deciles(heat.astype(np.float64)).tolist()
     assert deciles(heat[:3]).tolist() == [5, 5, 5]
+
+
+def test_a_look_at_some_rows_costs_what_they_are():
+    """Whatever the types: a search among numbers of another type would copy all of them."""
+    import tracemalloc
+
+    rows = np.arange(0, 3_000_000, 3, dtype=np.int32)
+    one = held.Held(rows, np.ones(len(rows), np.int64))
+    asked = np.array([0, 1, 2_999_997, 6], np.int64)
+    tracemalloc.start()
+    found = one.at(asked)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.tolist() == [1, 0, 1, 1]
+    assert most < 100_000
+
+
+def test_rows_may_be_asked_for_by_larger_numbers():
+    """Held rows are int32 as long as they fit; a number that does not fit is not taken for another one."""
+    largest = np.iinfo(np.int32).max
+    one = held.Held(np.array([3, largest], np.int32), np.array([1.5, 2.5]))
+    asked = np.array([[3, largest], [largest + 1, 2**32 + 3]])
+    assert one.at(asked, -1).tolist() == [[1.5, 2.5], [-1, -1]]

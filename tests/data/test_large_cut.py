@@ -20,15 +20,14 @@ from test_large import READ, clicks
 
 from fedsub.data import Clients
 from fedsub.data.ingest import from_file
-from fedsub.data.large import arrays, parts
+from fedsub.data.large import arrays, parts, sources
 from fedsub.data.large.runs import Run
 from fedsub.errors import DataError, DataNotice, StoreError
 
 CHILD = """
-import sys, time
+import json, sys, time
 from pathlib import Path
 from large import TINY, to
-from test_large import READ
 from fedsub.data.ingest import from_file
 from fedsub.data.large import parts
 parts.EVERY = 0
@@ -40,16 +39,17 @@ def progress(what, done, total):
         if seen == count:
             print("here", flush=True)
             time.sleep(60)
-from_file(sys.argv[1], "user", to=to(Path(sys.argv[2]), TINY, progress=progress), **READ)
+from_file(sys.argv[1], "user", to=to(Path(sys.argv[2]), TINY, progress=progress), **json.loads(sys.argv[5]))
 """
+PLAIN = {"ids": ["item"], "label": "y", "values": ["price"]}  # what a text file can hold
 
 
-def killed_at(stage: str, count: int, data: Path, target: Path) -> None:
+def killed_at(stage: str, count: int, data: Path, target: Path, options: dict[str, Any] = READ) -> None:
     """A process of its own, killed when it has told ``stage`` for the ``count``-th time."""
     here = Path(__file__).parent
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(here), str(here.parent)])
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(data), str(target), stage, str(count)],
+        [sys.executable, "-c", CHILD, str(data), str(target), stage, str(count), json.dumps(options)],
         stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert child.stdout is not None
@@ -109,6 +109,22 @@ def test_killed_and_run_again(data, whole, tmp_path, monkeypatch, stage, count):
     if stage == "write":
         assert gathered[0] >= 7  # parts that were written are not made again
     assert not (tmp_path / ".out.fedsub.work").exists()
+
+
+def test_a_text_file_killed_half_way_goes_on(data, tmp_path, monkeypatch):
+    text = tmp_path / "clicks.csv"
+    pl.read_parquet(data / "*.parquet").drop("history").write_csv(text)
+    whole = outcome(lambda _: from_file(text, "user", **PLAIN), tmp_path / "memory.fedsub")
+    target = tmp_path / "out.fedsub"
+    killed_at("copy", 20, text, target, PLAIN)
+    before = {path.name for path in (tmp_path / ".out.fedsub.work" / "staged").glob("*.parquet")}
+    made, appear = [], sources._appearing
+    monkeypatch.setattr(sources, "_appearing", lambda path: made.append(path.name) or appear(path))
+    found = outcome(lambda folder: from_file(text, "user", to=to(folder), **PLAIN), target)
+    assert found.files == whole.files
+    assert len(before) == 19
+    assert len(made) > 19
+    assert not before & set(made)  # pieces that were read are not read again
 
 
 def test_a_full_disk_keeps_what_is_done(data, whole, tmp_path, monkeypatch):

@@ -51,8 +51,8 @@ def test_what_was_just_made_is_whole_and_its_bytes_are_known(site):
     assert "a round sends a node" in found[1].sentence
     part = re.search(r"Flower's part ([\d.]+) kB down, ([\d.]+) kB up", found[1].sentence)
     assert part is not None
-    assert float(part[1]) == pytest.approx(2 * EXCHANGE.down / 1000, abs=0.1)
-    assert float(part[2]) == pytest.approx(2 * EXCHANGE.up / 1000, abs=0.1)
+    assert float(part[1]) == pytest.approx(EXCHANGE.down / 1000, abs=0.1)
+    assert float(part[2]) == pytest.approx(EXCHANGE.up / 1000, abs=0.1)
 
 
 def replaced(old: str, new: str, name: str = "demo_app/task.py") -> Callable[[Site], None]:
@@ -80,6 +80,15 @@ def test_what_would_fail_later_is_refused_now(site, change, said):
     found = refused(site)
     assert found
     assert said in found[0]
+
+
+def test_a_secure_sum_needs_nodes_that_stay(site):
+    replaced(
+        "        lr=config", "        secure=fs.SecureSum(0.5), heat=fs.privacy.heat.SecureCount(),\n        lr=config"
+    )(site)
+    stock = set_in(site, 'kind = "resident"', 'kind = "stock"')
+    assert "adds in secret" in refused(stock)[0]
+    assert not any("adds in secret" in said for said in refused(set_in(stock, 'kind = "stock"', 'kind = "resident"')))
 
 
 def test_a_run_directory_of_somebody_elses_is_refused_and_one_that_barely_began_is_not(site):

@@ -247,6 +247,16 @@ def test_nodes_without_names_say_their_number_and_nobody_takes_another_one(tmp_p
         serve(task(tmp_path), twice, config | {"out": str(tmp_path / "b"), "patience": 0.3})  # type: ignore[arg-type]
 
 
+def test_a_node_that_does_not_stay_joins_no_secure_sum(tmp_path: Path) -> None:
+    hand_out(data(), tmp_path / "data")
+    config = config_of(tmp_path, "secure sum", patience=0.3)
+    stock = grid(tmp_path, config, fast=False)
+    with pytest.raises(NoUsableClient, match="8 of 8 clients"):
+        serve(task(tmp_path), stock, config)  # type: ignore[arg-type]
+    said = json.loads((tmp_path / "out" / "live.json").read_text())["refused"]
+    assert any("fedsub node run" in line for line in said)
+
+
 def test_settings_are_refused_in_words() -> None:
     with pytest.raises(ConfigError, match=r"rounds: Input should be greater"):
         Settings.read({"rounds": 0, "out": "x"})

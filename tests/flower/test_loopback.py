@@ -67,8 +67,8 @@ def test_resident_nodes_over_tls_are_the_simulation(made: Any, tmp_path: Path) -
     """An unregistered key is refused; SIGTERM takes a node offline."""
     link = made("scaffold + fedsubavg", 4, rounds=2)
     link.superlink()
+    link.register(*range(4))
     for client in range(4):
-        link.register(client)
         link.node(client)
     node_key(tmp_path / "node-9")
     link.node(9)
@@ -83,10 +83,10 @@ def test_resident_nodes_over_tls_are_the_simulation(made: Any, tmp_path: Path) -
 @pytest.mark.parametrize("resident", [True, False], ids=["resident", "stock"])
 @pytest.mark.parametrize("method", ["fedsubavg + adam", "scaffold + fedsubavg", "ef-sign", "fedper"])
 def test_four_nodes_ten_rounds_are_the_simulation(method: str, resident: bool, made: Any) -> None:
-    link = made(method, 4, rounds=10, deadline=300.0)
+    link = made(method, 4, rounds=10, deadline=300.0, patience=600.0)
     link.superlink()
+    link.register(*range(4))
     for client in range(4):
-        link.register(client)
         link.node(client, resident=resident)
     check(link, link.submit(), simulated(method, 4, 10), seconds=1200)
 
@@ -111,8 +111,8 @@ def test_a_node_the_superlink_and_the_server_app_are_killed_and_no_bit_is_lost(m
     """
     link, rounds = made("scaffold + fedsubavg", 4, rounds=24, database=True, deadline=300.0, returns=200.0), 24
     link.superlink()
+    link.register(*range(4))
     for client in range(4):
-        link.register(client)
         link.node(client)
     run = link.submit()
     reach(link, 2)

@@ -64,8 +64,8 @@ def test_what_crosses_the_socket_is_within_a_tenth_of_what_is_predicted(tmp_path
     try:
         link.superlink()
         relay, port = Relay(link.port), link.port
+        link.register(*range(8))
         for client in range(8):
-            link.register(client)
             link.port = relay.port if client == 0 else port
             link.node(client)
         link.port = port

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedsub.errors import MethodError
-from fedsub.method.servers import Adagrad, Adam, Add, FrequencyAware, ScaffoldHistory, TorchOptimiser, Yogi
+from fedsub.method.servers import EMA, Adagrad, Adam, Add, FrequencyAware, ScaffoldHistory, TorchOptimiser, Yogi
+from fedsub.method.servers.base import check_groups_of
 
 LRS, ADAPTIVE = (0, -1, float("nan"), "1", True), (Adam, Yogi, Adagrad)
 
@@ -41,4 +42,4 @@ def test_bad_arguments_are_refused(kind, arguments) -> None:
 
 def test_a_pattern_that_fits_nothing_is_refused() -> None:
     with pytest.raises(MethodError, match="fits no parameter"):
-        Add(groups={"itms.*": {"lr": 0.5}}).init({"items.weight": torch.ones(2, 2)}, ["items.weight"])
+        check_groups_of(EMA(server=Add(groups={"itms.*": {"lr": 0.5}})), ["items.weight"])

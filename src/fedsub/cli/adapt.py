@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedsub.cli import folder, trust
 from fedsub.cli.show import View, number
 from fedsub.errors import CheckpointError, ConfigError
+from fedsub.method.engine import computed_by
 from fedsub.study.experiment.config import merge, parse
 from fedsub.study.experiment.experiment import Experiment, expand
 
@@ -65,7 +66,7 @@ def adapt(
     with view.busy("Adapting"):
         made = fit(
             shared, objective, train, part.names, steps=steps, lr=lr, batch_size=batch_size, init=part.init,
-            seed=seed, test=test, evaluate=experiment.evaluation(), engine=experiment.config.run.engine,
+            seed=seed, test=test, evaluate=experiment.evaluation(), engine=computed_by(experiment.config.run.engine),
         )  # fmt: skip
     _show(made.metrics, view)
     view.finish({"run": str(run.path), "method": run.label, "clients": len(train), "left_out": lost, **made.metrics})

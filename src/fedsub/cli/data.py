@@ -9,6 +9,7 @@ import typer
 
 from fedsub.cli.commands import examples
 from fedsub.cli.generate import generate
+from fedsub.cli.shard import EPILOG, shard
 from fedsub.errors import DataError, DownloadError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ app = typer.Typer(
     help="Public data sets: what there is, how to get it, what a directory holds.",
 )
 app.command()(generate)
+app.command(epilog=EPILOG)(shard)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set; `fedsub data list` shows them.")]
 To = Annotated[Path | None, typer.Option("--to", help="Where to save it. Default: the cache.", metavar="DIR")]

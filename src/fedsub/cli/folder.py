@@ -26,8 +26,8 @@ from fedsub.study.reading import BY_COMMAND
 FORMAT, VERSION, FILE = "fedsub-compare", 1, BY_COMMAND
 # May change between the start and a resume: they change no result. So may methods, seeds and rounds be added.
 FREE = (
-    "run.out", "run.chunk", "run.workers", "run.checkpoint_every", "run.tensorboard", "run.devices", "run.reference",
-    "data.path",
+    "run.out", "run.chunk", "run.workers", "run.address", "run.checkpoint_every", "run.tensorboard", "run.devices",
+    "run.shards", "run.reference", "data.path",
 )  # fmt: skip
 
 

@@ -25,8 +25,8 @@ EPILOG = examples(
 # Flags of a training whose end nobody looks at.
 LEFT_OUT = (
     "rounds", "target", "stop_at_target", "start", "start_state", "grow", "reference", "lost", "validation",
-    "split_per_seed", "every", "metric", "rank", "norms", "engine", "chunk", "workers", "compile", "device", "devices",
-    "out", "resume", "force_code", "checkpoint_every", "tensorboard",
+    "split_per_seed", "every", "metric", "rank", "norms", "engine", "chunk", "workers", "address", "deadline",
+    "shards", "compile", "device", "devices", "out", "resume", "force_code", "checkpoint_every", "tensorboard",
 )  # fmt: skip
 
 

@@ -28,8 +28,9 @@ app = typer.Typer(
 # Of a run, not of a path.
 NOT_HERE = (
     "clients_per_round", "clients_fraction", "rounds", "local_steps", "local_epochs", "lr", "seeds", "target",
-    "stop_at_target", "lost", "every", "chunk", "workers", "compile", "device", "checkpoint_every", "tensorboard",
-    "devices", "validation", "split_per_seed", "reference", "metric", "rank",
+    "stop_at_target", "lost", "every", "chunk", "workers", "address", "deadline", "compile", "device",
+    "checkpoint_every", "tensorboard", "shards", "devices", "validation", "split_per_seed", "reference", "metric",
+    "rank",
 )  # fmt: skip
 
 

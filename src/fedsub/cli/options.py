@@ -169,9 +169,22 @@ class Flags(DataFlags):
         "evaluate.norms",
     ] = None
 
-    engine: Annotated[str | None, _option(SPEED, "auto, batched or serial."), "run.engine"] = None
+    engine: Annotated[str | None, _option(SPEED, "auto, batched, serial or ray."), "run.engine"] = None
     chunk: Annotated[int | None, _option(SPEED, "Clients trained together at most (batched)."), "run.chunk"] = None
     workers: Annotated[int | None, _option(SPEED, "Processes that train. Results do not change."), "run.workers"] = None
+    address: Annotated[
+        str | None,
+        _option(SPEED, "Of a Ray cluster, with --engine ray (docs/cluster.md). Default: RAY_ADDRESS, else one here."),
+        "run.address",
+    ] = None
+    deadline: Annotated[
+        float | None,
+        _option(SPEED, "Seconds a round that a Ray cluster has; who is late counts as lost."),
+        "run.deadline",
+    ] = None
+    shards: Annotated[
+        int | None, _option(SPEED, "Actors of a Ray cluster that hold the tables. Results do not change."), "run.shards"
+    ] = None
     compile: Annotated[bool | None, _option(SPEED, "Use torch.compile.", "--compile"), "run.compile"] = None
     device: Annotated[str | None, _option(SPEED, "cpu, cuda, cuda:1, mps."), "run.device"] = None
 
@@ -193,7 +206,7 @@ class Flags(DataFlags):
     ] = None
     devices: Annotated[
         str | None,
-        _option(OUTPUT, "Estimate time for phones, datacentre or none (docs/costs.md). Default phones."),
+        _option(OUTPUT, "Time on phones, datacentre, a trace.csv or none (docs/async.md). Default phones."),
         "run.devices",
     ] = None
     quiet: Annotated[bool, _option(OUTPUT, "Print only the table and where the results are.", "--quiet", "-q")] = False

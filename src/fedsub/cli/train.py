@@ -95,12 +95,13 @@ def train(
             start=experiment.start(),
             start_state=config.run.start_state,
             target=target,
-            devices=config.run.devices,
+            devices=experiment.devices(),
             reference=reference,
             callbacks=callbacks,
-            engine=config.run.engine,
+            engine=config.run.computed,
             chunk=config.run.chunk,
             workers=config.run.workers,
+            shards=config.run.shards,
             compile=config.run.compile,
             device=config.run.device,
             stop_at_target=config.run.stop_at_target,
@@ -115,7 +116,6 @@ def train(
 
 def finished(experiment: Experiment, out: Path) -> Comparison | None:
     """The comparison of a directory in which every run is finished; needs no data."""
-    from fedsub.round.clock.devices import named
     from fedsub.running.going_on import finished as is_finished
     from fedsub.study.comparing import slug
     from fedsub.study.reading import read_comparison
@@ -126,9 +126,25 @@ def finished(experiment: Experiment, out: Path) -> Comparison | None:
     ):
         return None
     made = read_comparison(out)
-    made.devices = named(experiment.config.run.devices)
+    made.devices = experiment.devices()
+    _refuse_others(made)
     made.reference = experiment.reference(made.results)
     return made
+
+
+def _refuse_others(made: Comparison) -> None:
+    """Steps that were made on some devices are not drawn as if they had been made on others."""
+    from fedsub.disk.rundir import RunDir
+    from fedsub.method.described import describe
+
+    for result in [r for results in made.results.values() for r in results]:
+        own = RunDir(result.path).config().get("devices") if result.path is not None else None
+        if own is not None and made.devices is not None and own != describe(made.devices):
+            raise ConfigError(
+                f"{result.method} was trained on {own['name']}, and its time cannot be drawn for "
+                f"{getattr(made.devices, 'name', made.devices)}: an asynchronous run depends on its devices. Leave "
+                "--devices out, or train it again."
+            )
 
 
 DIVERGED = 3  # the exit code of a command that did its work, of which some run diverged or could not go on

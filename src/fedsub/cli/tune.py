@@ -19,6 +19,7 @@ from fedsub.cli.train import _counts
 from fedsub.disk.files import digest
 from fedsub.disk.text import visible
 from fedsub.errors import ConfigError
+from fedsub.method.engine import computed_by
 from fedsub.running.device import check_device
 from fedsub.running.run import Interrupted
 from fedsub.study.experiment.experiment import Experiment, Model, expand
@@ -130,8 +131,9 @@ def tune(
                 out=out,
                 resume=resume,
                 evaluate=plan,
-                # The engine must not depend on timings, or the last digits would change with the workers.
-                engine=config.run.engine if "engine" in config.run.model_fields_set else "batched",
+                # Trials have processes of their own, and an engine that depended on timings would change the last
+                # digits with the workers.
+                engine=computed_by(config.run.engine) if "engine" in config.run.model_fields_set else "batched",
                 watch=watch,
                 chunk=config.run.chunk,
                 compile=config.run.compile,

@@ -9,12 +9,14 @@ Hugging Face   datasets.Dataset; columns of class labels come with their names, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from fedsub.errors import DataError, lacking
 
+BATCHES = 1 << 18  # rows of an Arrow stream that are read at a time
 Fetch = Callable[[list[str]], pl.DataFrame]
 
 
@@ -57,6 +59,22 @@ def slices_of(frame: Any, names: list[str], rows: int) -> Iterator[pl.DataFrame]
         whole = fetch([name for name in names if name in present])
         for begin in range(0, len(whole), rows):
             yield whole[begin : begin + rows]
+
+
+def stream_of(path: Path) -> Iterator[pl.LazyFrame]:
+    """A file with an Arrow stream, some batches at a time."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise lacking("pyarrow, which reads Arrow streams in pieces,", "frames") from error
+    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+        held: list[Any] = []
+        for batch in reader:
+            held.append(batch)
+            if sum(one.num_rows for one in held) >= BATCHES:
+                yield pl.DataFrame(pa.Table.from_batches(held)).lazy()
+                held = []
+        yield pl.DataFrame(pa.Table.from_batches(held, reader.schema)).lazy()
 
 
 def _hugging_face(data: Any) -> tuple[list[str], Fetch]:

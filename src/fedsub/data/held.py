@@ -27,7 +27,9 @@ class Held:
         """The numbers of some rows, of any shape; ``missing`` of those that nobody holds."""
         if not len(self.rows):
             return np.full(np.shape(rows), missing, self.values.dtype)
-        place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        kind = self.rows.dtype  # numbers of another type would have numpy convert all that are held
+        asked = np.minimum(rows, np.iinfo(kind).max).astype(kind, copy=False)
+        place = np.minimum(np.searchsorted(self.rows, asked), len(self.rows) - 1)
         return np.where(self.rows[place] == rows, self.values[place], missing).astype(self.values.dtype, copy=False)
 
 
@@ -48,6 +50,16 @@ def held_heat(space: Space, sizes: Array | None = None) -> Held:
     named = named[np.searchsorted(named, int(space.padding)) :]
     first = np.flatnonzero(np.concatenate([[True], named[1:] != named[:-1]])) if len(named) else np.zeros(0, np.int64)
     return Held(named[first], np.diff(first, append=len(named)))
+
+
+def held_weight(space: Space, sizes: Array) -> Held:
+    """W_m of every row that somebody holds, as `fedsub.data.heat.weighted_heat` counts it; of padding, nothing."""
+    named = np.asarray(space.rows)
+    order = np.argsort(named, kind="stable")
+    order = order[np.searchsorted(named, int(space.padding), sorter=order) :]
+    named, weights = named[order], np.repeat(np.asarray(sizes, np.float64), space.counts)[order]
+    first = np.flatnonzero(np.concatenate([[True], named[1:] != named[:-1]])) if len(named) else np.zeros(0, np.int64)
+    return Held(named[first], np.add.reduceat(weights, first) if len(first) else np.zeros(0))
 
 
 def held_deciles(spaces: Mapping[str, Space]) -> dict[str, Held]:

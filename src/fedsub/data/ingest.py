@@ -94,7 +94,7 @@ def from_file(
     to: To | None = None,
     **options: Any,
 ) -> Clients:
-    """`from_frame` of a Parquet (.parquet, .pq), CSV or TSV file (also .gz); only the columns in use are read.
+    """`from_frame` of a Parquet, CSV, TSV, Arrow or JSON lines file (text also .gz); only the columns in use are kept.
 
     A folder, a pattern such as "log/*.parquet" or a list of files is one table (`fedsub.data.tables`); one in an
     object store ("s3://…") is copied first (`fedsub.data.remote`).
@@ -107,7 +107,7 @@ def from_file(
     if to is not None:
         from fedsub.data.large.save import save_files  # which builds on this module
 
-        return save_files(lambda place: Tables.of(path, separator, encoding, place), client, plan, to)
+        return save_files(lambda place: Tables.of(path, separator, encoding, place, to.text), client, plan, to)
     with TemporaryDirectory() as place:
         tables = Tables.of(path, separator, encoding, Path(place))
         made = told_of(

@@ -13,18 +13,24 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import polars as pl
 
+from fedsub.data.frames import stream_of
+from fedsub.data.objects import lines, scan_objects, schema_of_objects
 from fedsub.data.problems import listed, short
+from fedsub.data.text_pieces import UTF8, pieces, schema_of
 from fedsub.errors import DataError
 
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-TABLES = (*TEXT, ".parquet", ".pq")
+LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")  # a JSON object a line
+ARROW = (".arrow", ".feather", ".ipc")
+TABLES = (*TEXT, ".parquet", ".pq", *LINES, *ARROW)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SAMPLE = 1 << 16  # bytes that are looked at to guess
 MARKS = {  # byte order marks; UTF-32 begins like UTF-16, so it comes first
@@ -44,24 +50,30 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file with one row per sample. ``separator`` and ``encoding`` are those of text, given or guessed."""
+    """A file with one row per sample. ``separator`` and ``encoding`` are those of text, given or guessed.
+
+    ``piece``: bytes of text that are read at a time, 0 for all at once; what comes of it is the same.
+    """
 
     path: Path
     kind: str
     separator: str = ","
     encoding: str = "utf-8"
+    piece: int = 0
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], separator: str | None = None, encoding: str | None = None) -> TableFile:
+    def of(
+        cls, path: str | os.PathLike[str], separator: str | None = None, encoding: str | None = None, piece: int = 0
+    ) -> TableFile:
         file = existing(path)
         kind = kind_of(file)
         if kind is None:
             raise DataError(f"{file} ends in {file.suffix!r}, expected {', '.join(TABLES)}; convert the file.")
         if kind not in TEXT:
             if separator is not None or encoding is not None:
-                raise DataError(f"{file} is no text, so separator and encoding have no meaning; leave them out.")
-            return cls(file, kind)
-        made = cls(file, kind, "\t" if kind.startswith(".tsv") else ",")
+                raise DataError(f"{file} is no CSV, so separator and encoding have no meaning; leave them out.")
+            return cls(file, kind, piece=piece if kind in LINES else 0)
+        made = cls(file, kind, "\t" if kind.startswith(".tsv") else ",", piece=piece)
         made._check_text()
         made = replace(made, encoding=made._encoding(encoding))
         made = replace(made, separator=made._separator(separator))
@@ -72,33 +84,83 @@ class TableFile:
     def names(self) -> list[str]:
         """The columns."""
         try:
-            return self.scan().collect_schema().names()
+            if self.piece and self.kind in TEXT:
+                return self._scan_text(next(self._pieces())).collect_schema().names()
+            return list(self.schema())
         except (pl.exceptions.PolarsError, OSError) as error:
             raise DataError(self.unreadable(error)) from error
 
+    def schema(self) -> dict[str, pl.DataType]:
+        """The columns with their types."""
+        if self.piece and self.kind in TEXT:
+            return schema_of(self._scan_text(piece) for piece in self._pieces())
+        if self.piece:
+            return schema_of_objects(scan_objects(piece) for piece in self._pieces())
+        return dict(pl.read_ipc_stream(self.path, n_rows=0).schema if self.streamed else self.scan().collect_schema())
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is an Arrow stream (what Hugging Face saves), which can only be read from its beginning."""
+        if self.kind not in ARROW:
+            return False
+        with open(self.path, "rb") as file:
+            return file.read(6) != b"ARROW1"
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether `scans` is how to read it in bounded memory."""
+        return self.kind in (*TEXT, *LINES) or self.streamed
+
     def scan(self, *, cut: bool = False, words: Sequence[str] = ()) -> pl.LazyFrame:
         """The table; ``cut`` reads lines that are too long as far as the header goes, ``words`` are columns of text."""
+        if self.kind in LINES:
+            with self._bytes() as file:
+                return scan_objects(io.BytesIO(file.read()))
+        if self.kind in ARROW:
+            return pl.read_ipc_stream(self.path).lazy() if self.streamed else pl.scan_ipc(self.path, glob=False)
         if self.kind not in TEXT:
             return pl.scan_parquet(self.path, glob=False)
+        return self._scan_text(self._source(), cut, dict.fromkeys(words, pl.String()))
+
+    def scans(self, types: Mapping[str, pl.DataType], *, cut: bool = False) -> Iterator[pl.LazyFrame]:
+        """The table piece by piece, if it is `in_pieces`; ``types`` are those of all of its columns."""
+        if self.kind in ARROW:
+            yield from stream_of(self.path)
+            return
+        for piece in self._pieces():
+            yield self._scan_text(piece, cut, types) if self.kind in TEXT else scan_objects(piece, types)
+
+    def _scan_text(
+        self, source: Path | io.BytesIO, cut: bool = False, types: Mapping[str, pl.DataType] | None = None
+    ) -> pl.LazyFrame:
         # The whole file decides the types: an id like "7a" may come after a million plain numbers.
         return pl.scan_csv(
-            self._source(),
+            source,
             separator=self.separator,
             infer_schema_length=None,
             glob=False,
             truncate_ragged_lines=cut,
             with_column_names=lambda names: [_clean(name) for name in names],
-            schema_overrides=dict.fromkeys(words, pl.String()),
+            schema_overrides=types,
         )
 
     def _source(self) -> Path | io.BytesIO:
         """What polars can read: UTF-8, packed or not. Other encodings are rewritten in memory."""
-        if codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig", "ascii"):
+        if codecs.lookup(self.encoding).name in UTF8:
             return self.path
-        with self._bytes() as file:
-            content = file.read()
+        with self._bytes() as file, self._decoding():
+            return io.BytesIO(file.read().decode(self.encoding).encode())
+
+    def _pieces(self) -> Iterator[io.BytesIO]:
+        """The same, so many bytes at a time."""
+        with self._bytes() as file, self._decoding():
+            some = pieces(file, self.encoding, self.piece) if self.kind in TEXT else lines(file, self.piece)
+            yield from map(io.BytesIO, some)
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
         try:
-            return io.BytesIO(content.decode(self.encoding).encode())
+            yield
         except UnicodeDecodeError as error:
             raise DataError(f"{self.path} cannot be read: {'; '.join(self.faults()) or error}.") from error
 

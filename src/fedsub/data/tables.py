@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,12 @@ import numpy as np
 import polars as pl
 
 from fedsub.data.problems import ROWS, Places, short
-from fedsub.data.reading import TABLES, TEXT, TableFile, existing, kind_of
+from fedsub.data.reading import LINES, TABLES, TEXT, TableFile, existing, kind_of
 from fedsub.data.remote import copied, is_remote
 from fedsub.data.store import MANIFEST
 from fedsub.errors import ColumnError, DataError, nearest
 
+DICT = "dataset_dict.json"
 HIDDEN = (".", "_")  # how files begin that are no data, such as _SUCCESS
 
 
@@ -44,20 +45,21 @@ class Tables:
 
     @classmethod
     def of(
-        cls, path: Any, separator: str | None = None, encoding: str | None = None, place: Path | None = None
-    ) -> Tables:
+        cls, path: Any, separator: str | None = None, encoding: str | None = None, place: Path | None = None,
+        piece: int = 0,
+    ) -> Tables:  # fmt: skip
         """Of a file, a folder, a pattern such as "log/*.parquet", or a list of files.
 
-        Those of an object store are copied into the folder ``place``.
+        Those of an object store are copied into the folder ``place``. ``piece``: bytes of text that are read at a time.
         """
         local = path
         if is_remote(path):
             if place is None:
                 raise DataError(f"{path} is in an object store; copy it to this computer first.")
             local = copied(path, place)
-        files = tuple(TableFile.of(file, separator, encoding) for file in paths_of(local))
+        files = tuple(TableFile.of(file, separator, encoding, piece) for file in paths_of(local))
         kinds = sorted({file.kind for file in files})
-        if len({kind in TEXT for kind in kinds}) > 1:
+        if len({(kind in TEXT, kind in LINES) for kind in kinds}) > 1:
             raise DataError(f"{said(path)} holds files of several kinds ({', '.join(kinds)}); name those of one.")
         return cls(said(path), files)
 
@@ -65,13 +67,18 @@ class Tables:
     def text(self) -> bool:
         return self.files[0].kind in TEXT
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether some of the files have to be rewritten to be read in bounded memory."""
+        return any(file.in_pieces for file in self.files)
+
     @cached_property
     def schemas(self) -> list[dict[str, pl.DataType]]:
         """The columns of every file, with their types."""
         found = []
         for file in self.files:
             try:
-                found.append(dict(file.scan().collect_schema()))
+                found.append(file.schema())
             except (pl.exceptions.PolarsError, OSError) as error:
                 raise Unreadable(file, error) from error
         return found
@@ -94,7 +101,7 @@ class Tables:
                 if kind is None:
                     kind, first = schema[name], file
                     continue
-                both = _common(kind, schema[name], self.text, self.loose or self.text)
+                both = _common(kind, schema[name], self.text, self.loose or file.kind in (*TEXT, *LINES))
                 if both is None:
                     assert first is not None
                     problems.append(
@@ -113,12 +120,29 @@ class Tables:
         self, which: int, names: Sequence[str], types: dict[str, pl.DataType], *, cut: bool = False
     ) -> pl.LazyFrame:
         """Some columns of one file, as ``types`` say (those of all files)."""
-        file = self.files[which]
-        words = [n for n in names if self.text and types[n] == pl.String and self.schemas[which][n] != pl.String]
+        return self._as(self.files[which].scan(cut=cut, words=self._words(which, names, types)), which, names, types)
+
+    def scans(
+        self, which: int, names: Sequence[str], types: dict[str, pl.DataType], *, cut: bool = False
+    ) -> Iterator[pl.LazyFrame]:
+        """`scan` of a file that is `in_pieces`, piece by piece; of another one, all of it."""
+        if not self.files[which].in_pieces:
+            yield self.scan(which, names, types, cut=cut)
+            return
+        own = self.schemas[which] | dict.fromkeys(self._words(which, names, types), pl.String())
+        for piece in self.files[which].scans(own, cut=cut):
+            yield self._as(piece, which, names, types)
+
+    def _words(self, which: int, names: Sequence[str], types: dict[str, pl.DataType]) -> list[str]:
+        """Columns that are text only because of other files."""
+        return [n for n in names if self.text and types[n] == pl.String and self.schemas[which][n] != pl.String]
+
+    def _as(self, read: pl.LazyFrame, which: int, names: Sequence[str], types: dict[str, pl.DataType]) -> pl.LazyFrame:
+        schema, words = self.schemas[which], self._words(which, names, types)
         # Of a line that is too long polars sees that only if the last column is read, too.
-        last = [list(self.schemas[which])[-1]] if self.text else []
-        read = file.scan(cut=cut, words=words).select(list(dict.fromkeys([*names, *last])))
-        changed = [n for n in names if n not in words and self.schemas[which][n] != types[n]]
+        last = [list(schema)[-1]] if self.text else []
+        read = read.select(list(dict.fromkeys([*names, *last])))
+        changed = [n for n in names if n not in words and schema[n] != types[n]]
         return read.with_columns(pl.col(n).cast(types[n]) for n in changed) if changed else read
 
     def fetch(self, names: list[str], *, cut: bool = False) -> pl.DataFrame:
@@ -161,10 +185,11 @@ class Tables:
 
 
 def rows_in(file: TableFile) -> int:
-    if file.kind not in TEXT:
+    if file.kind not in TEXT and not file.piece:
         return int(file.scan().select(pl.len()).collect().item())
-    read = file.scan()
-    return read.select(read.collect_schema().names()[-1]).collect().height
+    last = file.names[-1]
+    parts = file.scans({} if file.kind in TEXT else file.schema()) if file.piece else [file.scan()]
+    return sum(part.select(last).collect().height for part in parts)
 
 
 def said(path: Any) -> str:
@@ -207,7 +232,13 @@ def has_tables(folder: Path) -> bool:
 
 def tables_in(folder: Path) -> list[Path]:
     """The tables in a folder and those below it, by name; what begins with a dot or _ is left out."""
-    inside = (path for path in folder.rglob("*") if kind_of(path) and path.is_file())
+    if (folder / DICT).exists():  # what `datasets.DatasetDict.save_to_disk` writes
+        parts = sorted(path.parent.name for path in folder.glob("*/state.json"))
+        raise DataError(
+            f"{folder} holds several data sets ({', '.join(parts)}); name one of them, such as {folder / parts[0]}."
+            if parts else f"{folder} holds no data set that can be read."
+        )  # fmt: skip
+    inside = (path for path in folder.rglob("*") if kind_of(path) and path.is_file() and not _cached(path))
     found = [path for path in inside if not any(part.startswith(HIDDEN) for part in path.relative_to(folder).parts)]
     if not found:
         raise DataError(
@@ -215,6 +246,11 @@ def tables_in(folder: Path) -> list[Path]:
             "Clients.open()."
         )
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _cached(path: Path) -> bool:
+    """Whether it is what Hugging Face's `map` left beside a data set."""
+    return path.name.startswith("cache-") and (path.parent / "state.json").exists()
 
 
 def _common(one: pl.DataType, other: pl.DataType, text: bool, loose: bool) -> pl.DataType | None:

@@ -28,6 +28,7 @@ from fedsub.flower.task import Settings, Task
 from fedsub.method.slots import Method
 from fedsub.node import Node
 from fedsub.node.agree import model_digest
+from fedsub.node.heat import adds_in_secret
 from fedsub.objective.objective import Objective
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
@@ -92,6 +93,11 @@ def _whole(site: Site) -> Iterator[Finding]:
         raise ConfigError(
             f"task.method gave {type(method).__name__}, expected a composition of slots (fedsub.Method) whose data "
             "stays with clients; mixtures, factorisations and pooled training have no nodes."
+        )
+    if site.settings.nodes.kind == "stock" and adds_in_secret(method):
+        raise ConfigError(
+            f"{method.name} adds in secret, with keys that live in a node's process, and stock nodes start one for "
+            'every message; set nodes.kind = "resident".'
         )
     outline, splits, known = _called("outline, test or population", task.server_data, config)
     if outline.samples:

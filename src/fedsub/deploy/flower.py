@@ -19,15 +19,15 @@ from fedsub.deploy.processes import parse_last_object
 from fedsub.deploy.site import Site, toml_pairs
 from fedsub.errors import RunError, lacking
 
-_BETWEEN = "\x1e"  # before what each of several commands prints
+BETWEEN = "\x1e"  # before what each of several commands prints
 # flwr's own entry point, called for one command after the other: its start takes longer than its work.
-_SEVERAL = f"""
+SEVERAL = f"""
 import json, sys
 from importlib.metadata import entry_points
 (flwr,) = entry_points(group="console_scripts", name="flwr")
 app = flwr.load()
 for words in json.load(sys.stdin):
-    print({_BETWEEN!r}, flush=True)
+    print({BETWEEN!r}, flush=True)
     try:
         app(words)
     except SystemExit:
@@ -97,10 +97,10 @@ class Flower:
             for name, key in keys.items()
         ]
         done = subprocess.run(
-            [sys.executable, "-c", _SEVERAL], input=json.dumps(words), env=environment(self.site), text=True,
+            [sys.executable, "-c", SEVERAL], input=json.dumps(words), env=environment(self.site), text=True,
             cwd=self.site.state / "flower" / "empty", capture_output=True, check=False,
         )  # fmt: skip
-        said = done.stdout.split(_BETWEEN)[1:]
+        said = done.stdout.split(BETWEEN)[1:]
         out: dict[str, str | RunError] = {}
         for place, name in enumerate(keys):
             text = said[place] if place < len(said) else done.stderr[-500:]

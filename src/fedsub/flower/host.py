@@ -15,6 +15,7 @@ from fedsub.errors import ConfigError, WireError
 from fedsub.flower import parcel
 from fedsub.flower.task import Config, Task, opened
 from fedsub.node import Node
+from fedsub.node.heat import adds_in_secret
 from fedsub.round import wire
 from fedsub.secure import Identity
 from fedsub.secure.wire import MAGIC
@@ -22,6 +23,7 @@ from fedsub.secure.wire import MAGIC
 log = logging.getLogger("fedsub")
 
 SIMULATED = "FEDSUB_SIMULATED_NODES"
+RESIDENT = "resident"  # in the configuration that a resident node gives its app: the process stays
 
 
 class UnknownRun(WireError):
@@ -54,9 +56,13 @@ class Host:
 
     def _anew(self) -> Node:
         clients, identity = self._data()
-        self._node = Node(
-            clients, self.task.objective, self.task.method(self.config), self.number, self.folder, identity
-        )
+        method = self.task.method(self.config)
+        if adds_in_secret(method) and not self.node_config.get(RESIDENT):
+            raise ConfigError(
+                f"Client {self.number} runs {method.name} over a secure sum, whose keys live in a process that "
+                "stays; a stock SuperNode starts one for every message. Start it with fedsub node run."
+            )
+        self._node = Node(clients, self.task.objective, method, self.number, self.folder, identity)
         return self._node
 
     def _data(self) -> tuple[Clients, Identity | None]:

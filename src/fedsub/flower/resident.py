@@ -25,6 +25,7 @@ from flwr.clientapp import ClientApp
 
 from fedsub.errors import ConfigError
 from fedsub.flower.fleet import Fleet, Refused, RunEnded, Unreachable, check_version, private_key
+from fedsub.flower.host import RESIDENT
 
 log = logging.getLogger("fedsub")
 
@@ -94,7 +95,7 @@ def run(
             with Fleet(superlink, known, authority=authority, stop=stop) as fleet:
                 log.info("node %d is online at %s", fleet.node, superlink)
                 said = ""
-                _answer(fleet, installed, dict(node_config), poll, idle, stop)
+                _answer(fleet, installed, {**node_config, RESIDENT: True}, poll, idle, stop)
         except (Refused, Unreachable) as err:
             if str(err) != said:
                 log.warning("%s: %s; asked again every %g s", superlink, err, WAIT)

@@ -52,10 +52,11 @@ def serve(task: Task, grid: Grid, config: Config, *, callbacks: Sequence[Callbac
     )  # fmt: skip
     live = Live(settings, post, len(outline))
     sizes = {name: space.size for name, space in outline.spaces.items()}
+    patience = Patience(settings.patience, settings.tries, back=settings.back, fewest=settings.fewest)
     try:
         result = run(
             task.method(config), task.objective(sizes), outline, post, rounds=settings.rounds, population=population,
-            patience=Patience(settings.patience, settings.tries, back=settings.back), tell=live.tell, splits=splits,
+            patience=patience, tell=live.tell, splits=splits,
             identities=settings.identities or None, seed=settings.seed, evaluate=Evaluate(every=settings.every),
             out=settings.folder, resume=(settings.folder / "config.json").exists(),
             checkpoint_every=settings.checkpoint_every, callbacks=[live, *callbacks],

@@ -55,7 +55,8 @@ class Settings(BaseModel):
     """What `server_app` reads of an app's configuration; all else in it is the app's own.
 
     ``deadline`` seconds an exchange of messages may take, ``returns`` seconds it waits for a node that is gone;
-    ``patience`` seconds until all have said hello at the start (0: without end), ``back`` at a resume; ``poll`` seconds
+    ``patience`` seconds until all have said hello at the start (0: without end), after which ``fewest`` will do;
+    ``back`` seconds at a resume; ``poll`` seconds
     between two looks for answers; ``most`` bytes of an answer that are taken, ``piece`` of a message in one piece.
     ``names`` is a JSON file {registered name or public key: client}, ``identities`` the keys of secure sums.
     """
@@ -71,6 +72,7 @@ class Settings(BaseModel):
     patience: Annotated[float, Field(ge=0)] = 600.0
     back: Annotated[float, Field(ge=0)] = 90.0
     tries: Annotated[int, Field(ge=0)] = 3
+    fewest: Annotated[int, Field(ge=0)] = 0
     poll: Annotated[float, Field(gt=0)] = 0.2
     most: Annotated[int, Field(ge=1024)] = 1 << 30
     piece: Annotated[int, Field(ge=1024)] = 4 << 20

@@ -162,6 +162,7 @@ class Gossip(Algorithm):
         )
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
+        options.refuse(f"{self.name}, where every node has its own tables,", "shards")
         check_own(self.name, self.keeper, problem)
         self.check_population(problem.clients.sizes)
         self._check_segments(problem, params)

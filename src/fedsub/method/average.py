@@ -15,6 +15,7 @@ where W = Σ w_i over all clients and W_m over those that hold m.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedsub.checks import check_mix, check_number
+from fedsub.data.held import Held
 from fedsub.errors import MethodError
 from fedsub.method.heat import RESOLVABLE, GivenHeat, RowHeat, check_names, check_source, sentences, whole_of
 from fedsub.method.part import Total
@@ -30,7 +32,7 @@ from fedsub.method.slots import Average, BoundAverage
 from fedsub.objective.population import Population
 from fedsub.privacy.heat import PrivateHeat
 from fedsub.privacy.spending import Spend
-from fedsub.trees import Tree, over_holders
+from fedsub.trees import Tree, over_holders, rows_of
 
 WEIGHTINGS = ("clients", "samples")
 
@@ -146,19 +148,21 @@ class OverHolders(Averaging):
         raw = {space: heat.coefficients(whole) for space, heat in found.items()}
         spends = self.spends(population)
         notes = tuple(sentences(self.heat, found, whole, spends))
-        made: dict[tuple[str, float, float | None, bool], Tensor] = {}  # tables that agree share one array
+        made: dict[tuple[str, float, float | None, bool], Tensor | OfHeld] = {}  # tables that agree share one array
         coefficients = {}
         for table, space in population.tables.items():
             temper = setting(self.groups, table, "temper", self.temper)
             cap = setting(self.groups, table, "max_coef", None if resolvable else self.max_coef)
             which = (space, temper, cap, table in population.double)
             if which not in made:
-                made[which] = torch.from_numpy(_tempered(raw[space], temper, cap, which[3])).to(device)
+                values = torch.from_numpy(_tempered(raw[space], temper, cap, which[3])).to(device)
+                held = found[space].held
+                made[which] = values if held is None else OfHeld(population.rows[space], held, values)
             coefficients[table] = made[which]
         if self.weighting == "unbiased":
             # Σ w_i Δ_i / K · N/W is the mean over the cohort as if W/N were every client's size.
-            scale = len(population) / float(population.sizes.sum())
-            return BoundMean(float(len(population)), coefficients, scale, notes, spends)
+            scale = population.present / float(population.sizes.sum())
+            return BoundMean(float(population.present), coefficients, scale, notes, spends)
         return BoundMean(whole, coefficients, notes=notes, spends=spends)
 
 
@@ -183,12 +187,36 @@ class OverSampledHolders(Averaging):
         return BoundSampledMean(_whole(self.weighting, population))
 
 
+@dataclass(frozen=True)
+class OfHeld:
+    """A coefficient of every row that somebody holds, and 1 of all others (a `fedsub.trees.RowSource`)."""
+
+    size: int
+    held: np.ndarray  # sorted
+    values: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.size,))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    def take(self, rows: Tensor) -> Tensor:
+        return torch.from_numpy(Held(self.held, self.values.numpy()).at(rows.numpy(), missing=1.0))
+
+
 @dataclass
 class BoundMean:
     """Σ a_i Δ_i / Σ a_i, times a constant per row; with ``scale``, Σ a_i Δ_i · scale / count instead."""
 
     whole: float  # Σ a_i over everybody, or (with ``scale``) how many there are
-    coefficients: dict[str, Tensor] = field(default_factory=dict)
+    coefficients: dict[str, Tensor | OfHeld] = field(default_factory=dict)
     scale: float | None = None
     notes: tuple[str, ...] = ()  # for the run's events
     spends: tuple[Spend, ...] = ()  # what it cost clients in privacy to learn the coefficients
@@ -196,11 +224,16 @@ class BoundMean:
     @property
     def kept(self) -> dict[str, Tensor]:
         """What a checkpoint keeps by table: an estimate, so that clients are not asked again."""
-        return self.coefficients if self.spends else {}
+        own = {name: value for name, value in self.coefficients.items() if isinstance(value, Tensor)}
+        return own if self.spends else {}
 
     def share(self, total: Total) -> float:
         """K/N, or Σ w_i over the cohort by that over everybody."""
         return (total.weight if self.scale is None else total.count) / self.whole
+
+    def cut(self, rows: Mapping[str, Tensor]) -> BoundMean:
+        """The same for some rows of each table, numbered anew."""
+        return replace(self, coefficients={n: rows_of(c, rows[n]) for n, c in self.coefficients.items()})
 
     def __call__(self, total: Total) -> Tree:
         divisor = total.weight if self.scale is None else total.count / self.scale
@@ -208,7 +241,7 @@ class BoundMean:
         for name, value in total.values.items():
             out = value.div_(divisor)
             if name in self.coefficients:
-                coefficient = self.coefficients[name].index_select(0, total.rows[name]).to(value.dtype)
+                coefficient = rows_of(self.coefficients[name], total.rows[name]).to(value.dtype)
                 out.mul_(coefficient.reshape(-1, *[1] * (value.ndim - 1)))
             mean[name] = out
         return mean
@@ -217,6 +250,9 @@ class BoundMean:
 @dataclass
 class BoundSampledMean:
     whole: float
+
+    def cut(self, rows: Mapping[str, Tensor]) -> BoundSampledMean:
+        return self
 
     def share(self, total: Total) -> float:
         return total.weight / self.whole
@@ -247,7 +283,7 @@ def _weight(weighting: str, sizes: np.ndarray) -> np.ndarray:
 
 
 def _whole(weighting: str, population: Population) -> float:
-    return float(len(population)) if weighting == "clients" else float(population.sizes.sum())
+    return float(population.present) if weighting == "clients" else float(population.sizes.sum())
 
 
 def _check(weighting: str, valid: tuple[str, ...]) -> None:

@@ -34,15 +34,18 @@ HeatSource = PrivateHeat | Mapping[str, np.ndarray] | None
 class RowHeat:
     """Of one space; 0 where nobody holds a row. ``low`` and ``high`` rows were clipped to ``least`` and to all."""
 
-    values: np.ndarray  # float64 [rows]
+    values: np.ndarray  # float64 [rows], or of the rows that are ``held``
     counted: bool = True
     least: float = 1.0
     deviation: float = 0.0
     low: int = 0
     high: int = 0
+    held: np.ndarray | None = None  # sorted; None: all rows
 
     @classmethod
     def of(cls, source: HeatSource, population: Population, space: str, weighted: bool, resolvable: bool) -> RowHeat:
+        if space in population.scattered:
+            return cls._scattered(source, population, space, weighted)
         whole = whole_of(population, weighted)
         if isinstance(source, PrivateHeat):
             estimate = population.private_heat(source, space, weighted)
@@ -60,6 +63,18 @@ class RowHeat:
             np.where(unsure, np.clip(values, min(least, whole), whole), values), False, least, deviation, low, high
         )
 
+    @classmethod
+    def _scattered(cls, source: HeatSource, population: Population, space: str, weighted: bool) -> RowHeat:
+        if source is not None and (isinstance(source, PrivateHeat) or space in source):
+            raise MethodError(
+                f"heat of {space!r}, whose tables are lazy, is counted from the rows that clients hold; it can neither "
+                "be estimated in private nor given, which takes a number for every row. Leave heat out, or use a "
+                "table that is not lazy."
+            )
+        assert population.held is not None
+        found = population.held(space, weighted)
+        return cls(found.values.astype(np.float64), held=found.rows)
+
     def coefficients(self, whole: float) -> np.ndarray:
         """N/n_m, and 1 for a row that nobody holds."""
         return np.divide(whole, self.values, out=np.ones_like(self.values), where=self.values > 0)
@@ -67,7 +82,7 @@ class RowHeat:
 
 def whole_of(population: Population, weighted: bool) -> float:
     """W, or N."""
-    return float(population.sizes.sum()) if weighted else float(len(population))
+    return float(population.sizes.sum()) if weighted else float(population.present)
 
 
 def check_source(source: HeatSource, weighted: bool, max_coef: object) -> None:

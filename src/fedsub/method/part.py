@@ -94,6 +94,7 @@ class Part:
     noises: ClassVar[bool] = False  # whether the server adds noise to the sum over whole tables
     silent: ClassVar[bool] = False  # whether clients must not tell their training loss
     steers: ClassVar[bool] = False  # whether it bends local steps towards what all clients want
+    rowwise: ClassVar[bool] = False  # whether `combine` and `limit` treat every row, and every dense value, by itself
     turns: ClassVar[int] = 1  # rounds that it needs the same clients for: `fedsub.sampling.InTurns`
     own: ClassVar[str] = ""  # of client_slots, the one with the values of the parameters that are `private`
 
@@ -106,6 +107,12 @@ class Part:
     def pull(self) -> float:
         """μ, where `grad` adds μ (x − what was sent), as FedProx does: other parts reckon with it."""
         return 0.0
+
+    @property
+    def rowwise_at_server(self) -> bool:
+        """Whether the server's half may work on some rows of a table without the others."""
+        plain = type(self).combine is Part.combine and type(self).limit is Part.limit
+        return plain or self.rowwise
 
     @property
     def own_slot(self) -> str:

@@ -119,6 +119,7 @@ class BoundSampler(Protocol):
 
     def select(self, round: int, seed: int, probe: Probe, eligible: np.ndarray | None = None) -> Cohort: ...
     def observe(self, round: int, clients: np.ndarray, losses: np.ndarray, deviations: np.ndarray) -> None: ...
+    def meet(self, sizes: np.ndarray) -> None: ...  # clients came that were not there, of size 0 until now
 
 
 class Sampler(Protocol):

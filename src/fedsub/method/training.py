@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsub.errors import ConfigError
 from fedsub.method.described import describe
+from fedsub.method.engine import Ray
 from fedsub.trees import Tree
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Options:
     """How a run is computed, whatever the method."""
 
-    engine: str = "auto"
+    engine: str | Ray = "auto"
     chunk: int | None = None
     workers: int = 1
     compile: bool = False
@@ -34,6 +35,7 @@ class Options:
     scratch: Path | None = None  # a folder for clients' state that is too large for memory
     rounds: int | None = None  # of the whole run
     devices: Devices | None = None  # on whose clock clients train; None: nobody asked
+    shards: int | None = None  # actors of a Ray cluster that hold the tables; None: the driver does
 
     def refuse(self, method: str, *names: str, but: Mapping[str, Any] | None = None) -> None:
         """Raise ConfigError for options that were given and that a method does not use; ``but`` are values it has."""
@@ -44,7 +46,7 @@ class Options:
 
 
 # Options of how clients are trained, which a method on pooled data has none of.
-OF_CLIENTS = "engine", "chunk", "workers", "compile", "lost"
+OF_CLIENTS = "engine", "chunk", "workers", "compile", "lost", "shards"
 
 
 def shared_options(method: Algorithm, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,6 +79,10 @@ class Trains:
 
     def settle(self, number: int) -> None:
         """Bring the shared model up to date in place, at the end of training."""
+
+    def helped(self) -> tuple[str, ...]:
+        """After the last round: who did the work, in sentences, if that was not this process alone."""
+        return ()
 
     def close(self) -> None:
         """No round will be played any more: whoever helped may go."""

@@ -101,15 +101,21 @@ class Door:
         return wire.write(wire.Envelope(wire.WELCOME, 0, hello.client, run=run, tensors=tensors))
 
     def census(self, hellos: Mapping[int, Hello]) -> Population:
-        """The population as its clients describe it: their samples, and how many hold each row."""
-        sizes = np.array([hellos[client].samples for client in range(len(hellos))], np.int64)
+        """The population as its clients describe it: their samples, and how many hold each row.
+
+        Those who said nothing are absent; `Population.joined` counts them when they come.
+        """
+        sizes = np.zeros(len(self.names), np.int64)
+        for client, hello in hellos.items():
+            sizes[client] = hello.samples
+        absent = frozenset(range(len(sizes))) - hellos.keys()
         counts = {space: (np.zeros(size), np.zeros(size)) for space, size in self.names.rows.items()}
         for client, hello in hellos.items() if tells_rows(self.method) else ():
             for space, rows in hello.rows.items():
                 counts[space][0][rows] += 1
                 counts[space][1][rows] += sizes[client]
         for space in {self.names.tables[table] for table in self.names.padding}:  # everybody holds "nothing here"
-            counts[space][0][0], counts[space][1][0] = len(sizes), sizes.sum()
+            counts[space][0][0], counts[space][1][0] = len(hellos), sizes.sum()
 
         def counted(space: str, weighted: bool) -> np.ndarray:
             if not tells_rows(self.method):
@@ -120,7 +126,7 @@ class Door:
                 )
             return counts[space][weighted]
 
-        return replace(self.names, sizes=sizes, counted=counted, asked=None)
+        return replace(self.names, sizes=sizes, counted=counted, asked=None, absent=absent)
 
 
 def _registered(method: Method, clients: int, given: Registry | str | os.PathLike[str] | None) -> Registry | None:

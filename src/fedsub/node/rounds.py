@@ -18,11 +18,12 @@ from types import SimpleNamespace
 import torch
 
 from fedsub.checks import check_seed
-from fedsub.errors import DataError, NoUsableClient, WireError
+from fedsub.errors import DataError, MethodError, NoUsableClient, WireError
 from fedsub.method.parts import SecureSum
+from fedsub.method.parts.bounded import BoundedUpdate
 from fedsub.method.slots import Method
 from fedsub.node.door import Door, Hello
-from fedsub.node.heat import ask, private_heat, weighs
+from fedsub.node.heat import ask, private_heat, tells_rows, weighs
 from fedsub.node.post import Post, plain
 from fedsub.node.remote import Remote
 from fedsub.node.secret_remote import SecretRemote
@@ -34,7 +35,7 @@ from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
 from fedsub.round.transport import Transport, play
 from fedsub.secure import Registry
-from fedsub.trees import Tree
+from fedsub.trees import Model, Tree
 
 log = logging.getLogger("fedsub")
 
@@ -44,12 +45,15 @@ class Patience:
     """How a server waits. ``start``: seconds until all have said hello, 0: as long as it takes. ``tries``: how often a
     cohort of which nobody answers is asked again, until the round is left out. ``pause``: seconds in between.
     ``back``: seconds for which a server that was restarted waits until all of its clients are there again.
+    ``fewest``: with so many clients, or more, the first round begins when ``start`` is over; the others are counted
+    when they come. 0: all have to be there.
     """
 
     start: float = 600.0
     tries: int = 3
     pause: float = 1.0
     back: float = 60.0
+    fewest: int = 0
 
 
 @dataclass
@@ -90,6 +94,8 @@ class Rounds(ServedRounds):
         about = population or names
         assert about is not None
         self.door = Door(method, params, about, identities)
+        self._fewest = self._may_begin_with(population)
+        self._came: list[int] = []  # clients that were absent, since the last round
         self.asked = (0, 0)  # bytes down and up of what was asked about heat
         self._run = torch.tensor(run)  # restored with a checkpoint, so that nodes know the run again
         self._waiting: dict[int, Hello] = {}
@@ -157,6 +163,12 @@ class Rounds(ServedRounds):
         if not self._waiting:
             return
         reports = self.server.schema.reports
+        for client, hello in self._waiting.items():
+            if client in self.population.absent:
+                self.population = self.population.joined(client, hello.samples, hello.rows)
+                self._came.append(client)
+        if self.population is not self.server.population:
+            self.server.meet(self.population)
         said = [(client, self.door.welcome(hello, int(self._run), self.seed, reports))
                 for client, hello in self._waiting.items()]  # fmt: skip
         self.seen.joined.update(self._waiting)
@@ -173,8 +185,33 @@ class Rounds(ServedRounds):
         def whom() -> str:
             return f"{len(missing())} of {clients} clients: {_some(missing())}"
 
-        self._must(lambda: not missing(), whom, self._hear)
+        begin = lambda: clients - len(missing()) >= self._fewest > 0  # noqa: E731
+        self._must(lambda: not missing(), whom, self._hear, begin)
+        if missing():
+            log.info("the first round begins without %s", whom())
         return self.door.census(self._waiting)
+
+    def _may_begin_with(self, population: Population | None) -> int:
+        """With how many clients a run may begin, 0: all; refused where one that comes later cannot be counted."""
+        fewest = self.patience.fewest if self.patience is not None and population is None else 0
+        if not fewest:
+            return 0
+        assert self.patience is not None
+        clients, why = len(self.door.names), ""
+        if any(isinstance(part, BoundedUpdate | SecureSum) for part in self.method.parts):
+            why = "what is promised of privacy is reckoned for clients that are known from the start"
+        elif not tells_rows(self.method):
+            why = "the server learns heat from all clients at once, in private"
+        elif not 0 < fewest <= clients:
+            why = f"it is between 1 and {clients}, the number of clients"
+        elif not self.patience.start:
+            why = "the server waits for all without end (patience=0)"
+        if why:
+            raise MethodError(
+                f"fewest={fewest}, with how many clients a run of {self.method.name} may begin: {why}. Leave it out, "
+                "or give a population=."
+            )
+        return fewest
 
     def _wait(
         self, done: Callable[[], bool], whom: Callable[[], str], hear: Callable[[], None], seconds: float
@@ -191,9 +228,12 @@ class Rounds(ServedRounds):
         self.seen.waiting = ""
         return found
 
-    def _must(self, done: Callable[[], bool], whom: Callable[[], str], hear: Callable[[], None]) -> None:
+    def _must(
+        self, done: Callable[[], bool], whom: Callable[[], str], hear: Callable[[], None],
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         seconds = (self.patience or Patience()).start
-        if not self._wait(done, whom, hear, seconds):
+        if not self._wait(done, whom, hear, seconds) and not enough():
             why = "; ".join([*self.seen.left_out.values()][:3])
             raise NoUsableClient(
                 f"Waited {seconds:g} s for {whom()}. {why} Start them, or wait longer (patience; 0: without end). What "
@@ -237,7 +277,7 @@ class Rounds(ServedRounds):
         _ = self.state
         self.admit()
         if self.patience is not None and not self._begun:
-            everybody = range(len(self.door.names))
+            everybody = [c for c in range(len(self.door.names)) if c not in self.population.absent]
             self._wait(
                 lambda: all(c in self.seen.joined or c in self.seen.left_out for c in everybody),
                 lambda: f"clients {_some([c for c in everybody if c not in self.seen.joined])}",
@@ -258,9 +298,12 @@ class Rounds(ServedRounds):
         del self.seen.refused[: max(0, len(self.seen.refused) - KEPT)]
         self.tell(self.seen)
         notes = tuple(f"refused a message of {said}" for said in refused[:SAID])
+        if self._came:
+            whom, self._came = _some(self._came), []
+            notes = (f"clients that came late take part: {whom}; there are {self.population.present} now", *notes)
         return replace(report, measured=report.measured | measured, notes=(*report.notes, *notes))
 
-    def model(self, number: int) -> Tree:
+    def model(self, number: int) -> Model:
         return self.server.model(number)
 
     @property

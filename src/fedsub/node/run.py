@@ -59,7 +59,9 @@ class Afar(Algorithm):
         return self.method.describe()
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
-        options.refuse("A server whose clients are elsewhere", "chunk", "workers", "compile", "lost", "on_bad_update")
+        options.refuse(
+            "A server whose clients are elsewhere", "chunk", "workers", "compile", "lost", "on_bad_update", "shards"
+        )
         options.refuse("A server whose clients are elsewhere", "engine", but={"engine": "serial"})
         if self.method.pooled:
             raise MethodError(f"{self.method.name} trains on data in one place, and these clients are elsewhere.")
@@ -81,16 +83,19 @@ class _Kept(Rounds):
     """Rounds that leave what they know of their clients beside the checkpoints."""
 
     path: Path | None = None
+    kept: Population | None = None  # what lies there
 
     def keep_at(self, path: Path | None) -> None:
         self.path = path
+        self.kept = self.population if path is not None and path.exists() else None
         self.safe = None if path is None else torch.zeros_like(self.accepted)
 
     def saves(self, number: int) -> None:
         if self.safe is not None:
             self.safe.copy_(self.accepted)  # nothing is sent until the checkpoint is written
-        if self.path is not None and not self.path.exists():
+        if self.path is not None and self.kept is not self.population:
             self.keep(self.path)
+            self.kept = self.population
 
 
 def run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 
 from fedsub.checks import check_number
 from fedsub.errors import ObjectiveError, nearest
+from fedsub.objective.inits import Init
+from fedsub.objective.lazy import Drawn, Lazy
 from fedsub.objective.losses import Batch, Loss
 
 L2 = float | Mapping[str, float]  # one number, or numbers by parameter pattern
@@ -39,6 +42,10 @@ class Objective:
     parameter is added l2 times its value, for the first pattern that fits its name; of a table in all rows that the
     client holds, whether the batch names them or not. Parameters that no pattern fits have none.
 
+    ``lazy`` names tables that are never in memory as a whole, with the initialiser of their rows
+    (`fedsub.objective.inits`): what the module itself has in them is not looked at, so it may be on the device "meta".
+    Those of `fedsub.Lazy` need not be named.
+
     ``own`` names patterns of parameters that are meant to be every client's own; a method that would share them is
     refused, unless it says what is personal.
 
@@ -53,6 +60,7 @@ class Objective:
     l2: L2 = 0.0
     whole: Sequence[str] = ()
     own: Sequence[str] = ()
+    lazy: Mapping[str, Init] = field(default_factory=dict)
     recipe: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)  # see `fedsub.objective.recipe`
 
     def __post_init__(self) -> None:
@@ -73,9 +81,10 @@ class Objective:
                 )
         params = dict(self.module.named_parameters())
         for name, p in params.items():
-            if isinstance(p, nn.parameter.UninitializedParameter) or p.is_meta:
+            if isinstance(p, nn.parameter.UninitializedParameter) or (p.is_meta and name not in self.lazy):
                 raise ObjectiveError(
-                    f"Parameter {name!r} has no values yet (lazy or meta); initialise the module first."
+                    f"Parameter {name!r} has no values yet (a Lazy… module of torch, or meta); initialise the module "
+                    "first, or say how its rows begin: lazy={name: fedsub.inits.Normal(0.01)}."
                 )
         if not params:
             raise ObjectiveError("The module has no parameters to train.")
@@ -94,6 +103,39 @@ class Objective:
                 )
             if params[name].ndim < 1:
                 raise ObjectiveError(f"Table {name!r} is a scalar; a table needs rows.")
+        self._check_lazy(params)
+
+    def _check_lazy(self, params: Mapping[str, nn.Parameter]) -> None:
+        if not isinstance(self.lazy, Mapping) or not all(isinstance(one, Init) for one in self.lazy.values()):
+            raise ObjectiveError(
+                "lazy must map tables to initialisers, {'items.weight': fedsub.inits.Normal(0.01)}; got "
+                f"{self.lazy!r}."
+            )
+        for name in self.drawn:
+            if name not in self.tables:
+                known = "" if name in params else f" {nearest(name, params)}"
+                raise ObjectiveError(
+                    f"{name!r} is lazy and no table: a lazy parameter must be looked up by a column's ids; give it in "
+                    f"tables={{{name!r}: column}}.{known}"
+                )
+
+    @cached_property
+    def drawn(self) -> dict[str, Drawn]:
+        """The lazy tables as they are before training, by name."""
+        params, out = dict(self.module.named_parameters()), {}
+        for prefix, part in self.module.named_modules():
+            if isinstance(part, Lazy):
+                out[f"{prefix}.weight" if prefix else "weight"] = part.drawn
+        for name, init in self.lazy.items():
+            if name in params and name not in out:
+                out[name] = Drawn(params[name].shape, params[name].dtype, init)
+            else:
+                out.setdefault(name, Drawn(torch.Size((0,)), torch.float32, init))
+        return out
+
+    def shape_of(self, name: str) -> torch.Size:
+        """The shape of a parameter, of a lazy table as a whole."""
+        return self.drawn[name].shape if name in self.drawn else self.module.get_parameter(name).shape
 
     def _check_l2(self, names: Collection[str]) -> None:
         if not isinstance(self.l2, Mapping):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedsub.data.heat import row_heat, weighted_heat
+from fedsub.data.held import Held, held_heat, held_weight
 from fedsub.disk.files import write_atomic
 from fedsub.disk.reading import parse_json
 from fedsub.errors import DataError
+from fedsub.objective.lazy import Drawn
 from fedsub.objective.problem import Problem
 from fedsub.privacy.heat import Estimate, Holdings, PrivateHeat
 
@@ -39,7 +41,10 @@ class Population:
     counted: Heat  # (space, weighted) -> n_m or W_m of every row
     padding: frozenset[str] = frozenset()  # tables whose row 0 means nothing
     double: frozenset[str] = frozenset()  # parameters in double precision
+    lazy: Mapping[str, Drawn] = field(default_factory=dict)  # tables never in memory as a whole, before training
+    held: Callable[[str, bool], Held] | None = None  # `counted`, of the rows that somebody holds
     asked: Ask | None = None  # (mechanism, space, weighted) -> what clients' private answers come to
+    absent: frozenset[int] = frozenset()  # clients that have not come yet: of size 0, and not counted
 
     @classmethod
     def of(cls, problem: Problem, seed: int = 0) -> Population:
@@ -52,12 +57,47 @@ class Population:
         def asked(mechanism: PrivateHeat, space: str, weighted: bool) -> Estimate:
             return mechanism.estimate(Holdings.of(spaces[space], sizes if weighted else None), seed)
 
+        def held(space: str, weighted: bool) -> Held:
+            return held_weight(spaces[space], sizes) if weighted else held_heat(spaces[space])
+
         tables = {name: space.name for name, space in problem.tables.items()}
         rows = {name: space.size for name, space in spaces.items()}
-        return cls(sizes, tables, problem.dense, rows, counted, problem.padding, problem.double, asked)
+        return cls(
+            sizes, tables, problem.dense, rows, counted, problem.padding, problem.double, problem.lazy, held, asked
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    @property
+    def present(self) -> int:
+        """N: how many clients there are, without those that have not come yet."""
+        return len(self.sizes) - len(self.absent)
+
+    def joined(self, client: int, samples: int, rows: Mapping[str, np.ndarray]) -> Population:
+        """The population with a client that was absent, of so many samples and these rows."""
+        if client not in self.absent:
+            raise DataError(f"Client {client} is counted already; only one that was absent can join a population.")
+        sizes = self.sizes.copy()
+        sizes[client] = samples
+        counts = {space: (self.heat(space).copy(), self.weighted_heat(space).copy()) for space in self.rows}
+        padded = {self.tables[table] for table in self.padding}
+        for space, (heat, weighted) in counts.items():
+            held = np.union1d(rows[space], [0]) if space in padded else rows[space]  # everybody holds "nothing here"
+            heat[held] += 1
+            weighted[held] += samples
+        return replace(
+            self,
+            sizes=sizes,
+            counted=lambda space, by_size: counts[space][by_size],
+            held=None,
+            absent=self.absent - {client},
+        )
+
+    @property
+    def scattered(self) -> frozenset[str]:
+        """The spaces of lazy tables, whose heat is that of the held rows."""
+        return frozenset(self.tables[name] for name in self.lazy)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,7 +142,7 @@ class Population:
             "dense": list(self.dense),
             "padding": sorted(self.padding),
         }
-        names |= {"double": sorted(self.double), "rows": dict(self.rows)}
+        names |= {"double": sorted(self.double), "rows": dict(self.rows), "absent": sorted(self.absent)}
         write_atomic(Path(path), save(arrays, metadata={**about, "names": json.dumps(names)}))
 
     @classmethod
@@ -135,7 +175,7 @@ class Population:
             padding, double = frozenset(names["padding"]), frozenset(names["double"])
             return cls(
                 arrays["sizes"], names["tables"], tuple(names["dense"]), spaces, counted, padding, double,
-                asked if told else None,
+                asked=asked if told else None, absent=frozenset(names.get("absent", ())),
             )  # fmt: skip
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as err:
             raise DataError(f"{path} is no population as Population.save writes it ({err}); write it again.") from err

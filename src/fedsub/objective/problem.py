@@ -11,10 +11,11 @@ import torch
 from fedsub.data.clients import Clients, Space
 from fedsub.data.notices import of_rows
 from fedsub.errors import ObjectiveError, nearest
+from fedsub.objective.lazy import Drawn
 from fedsub.objective.losses import Binary, CrossEntropy, HalfCrossEntropy
 from fedsub.objective.numbering import check_stamp
 from fedsub.objective.objective import Objective
-from fedsub.trees import Tree
+from fedsub.trees import Model, Tree
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class Problem:
     @classmethod
     def bind(cls, objective: Objective, clients: Clients) -> Problem:
         params = dict(objective.module.named_parameters())
-        tables = {name: _space(objective, name, clients, len(params[name])) for name in objective.tables}
+        tables = {name: _space(objective, name, clients, objective.shape_of(name)[0]) for name in objective.tables}
         check_stamp(objective.module, tables)
+        _check_lazy(objective, tables)
         used = {c for name in tables for c in objective.columns_of(name)} | set(objective.unused)
         for space in clients.spaces.values():
             if not used & set(space.columns):
@@ -49,16 +51,36 @@ class Problem:
         """All trained parameters: tables first, then dense ones, each in the module's order."""
         return (*self.tables, *self.dense)
 
+    @property
+    def lazy(self) -> dict[str, Drawn]:
+        """The tables that are never in memory as a whole, as they are before training."""
+        return self.objective.drawn
+
+    def untouched(self, params: Tree) -> Model:
+        """``params`` before training, lazy tables as they then are."""
+        return {**params, **self.lazy}
+
     @cached_property
     def spaces(self) -> dict[str, Space]:
         """The spaces in use, by name; tables over one space share its rows."""
         return {space.name: space for space in self.tables.values()}
 
-    def params(self, device: torch.device | None = None, *, copy: bool = True) -> Tree:
-        """The module's trained parameters, copied unless told otherwise."""
+    def params(self, device: torch.device | None = None, *, copy: bool = True, lazy: bool = False) -> Tree:
+        """The module's trained parameters, copied unless told otherwise.
+
+        ``lazy``: who asks can do with lazy tables, of which no row is there.
+        """
+        if self.lazy and not lazy:
+            raise ObjectiveError(
+                f"The table {next(iter(self.lazy))!r} is lazy, and only training by fedsub.run on data in this process "
+                "can do with one; use a table that is in memory: torch.nn.Embedding."
+            )
         own = dict(self.objective.module.named_parameters())
         out = {}
         for name in self.names:
+            if name in self.lazy:
+                out[name] = torch.zeros((0, *self.lazy[name].shape[1:]), dtype=self.lazy[name].dtype)
+                continue
             value = own[name].detach()
             if device is not None:
                 value = value.to(device)
@@ -81,6 +103,17 @@ class Problem:
     def padding(self) -> frozenset[str]:
         """Tables whose row 0 means nothing: no codec ever writes it."""
         return frozenset(name for name, space in self.tables.items() if space.padding)
+
+
+def _check_lazy(objective: Objective, tables: dict[str, Space]) -> None:
+    """Tables over one space share the slots of its rows, so all of them are lazy or none."""
+    for name in objective.drawn:
+        mixed = [n for n, space in tables.items() if space is tables[name] and n not in objective.drawn]
+        if mixed:
+            raise ObjectiveError(
+                f"{name!r} is lazy and {mixed[0]!r}, whose rows are numbered by the same ids, is not; make both lazy "
+                "(fedsub.Lazy, or lazy= of Objective), or none."
+            )
 
 
 def _check_label(objective: Objective, clients: Clients) -> None:

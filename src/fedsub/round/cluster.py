@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 import warnings
+from pathlib import Path
 from typing import Any
 
 from fedsub.errors import ConfigError, lacking
 
 ADDRESS = "RAY_ADDRESS"  # the variable by which Ray itself is told of a running cluster
+TOKEN = "RAY_AUTH_TOKEN"
 WAIT = 10  # seconds for a cluster that does not answer
 
 
@@ -23,8 +25,10 @@ def connect(address: str | None = None, *, cpus: int | None = None) -> Any:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # and devices stay visible as they are
-    ray = import_ray()
     where = address or os.environ.get(ADDRESS) or None
+    if where not in (None, "local") and (TOKEN in os.environ or (Path.home() / ".ray" / "auth_token").exists()):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported; a cluster of Ray 2.60 asks for it
+    ray = import_ray()
     if ray.is_initialized():
         there = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", "local", there, f"ray://{there}"):
@@ -43,11 +47,11 @@ def connect(address: str | None = None, *, cpus: int | None = None) -> Any:
         try:
             _knock(where)
             ray.init(address=where, **quiet)
-        except (OSError, RuntimeError, ValueError) as err:
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as err:
             said = str(err).strip().splitlines()
             raise ConfigError(
                 f"No Ray cluster answers at {where} ({said[0] if said else type(err).__name__}). Start one with "
-                "'ray start --head', give each machine the same token (docs: From laptop to cluster), or leave out the "
+                "'ray start --head', give each machine its token (docs/cluster.md), or leave out the "
                 f"address and {ADDRESS} to start one here."
             ) from err
     return ray

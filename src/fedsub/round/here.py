@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -56,10 +56,27 @@ class Here:
         down = self.ledger.down(_counts(opened), len(opened.cohort))
         up = self.ledger.asked(opened.cohort, opened.asked)
         opened, stays = self.reached(opened)
+        done = None
+        if self.crew.deadline is not None:
+            opened, came, done = self._in_time(opened)
+            stays = stays[came]
         sums = opened.server.sums(opened.layout)
-        refused, encoded, seen = self.work(opened, sums.add)
+        refused, encoded, seen = self.work(opened, sums.add, done=done)
         up[stays] += self.ledger.up(opened.cohort, refused, _counts(opened), encoded)
-        return Answers(sums, opened.cohort, stays, refused, seen, down, up)
+        notes, self.crew.notes = tuple(self.crew.notes), []
+        return Answers(sums, opened.cohort, stays, refused, seen, down, up, notes=notes)
+
+    def _in_time(self, opened: Opened) -> tuple[Opened, np.ndarray, list[Done]]:
+        """(the round with those whose work came before the crew's deadline, their places in the cohort, their work)."""
+        done = list(self._train(opened, None)) if len(opened.cohort) else []
+        came = np.concatenate([np.zeros(0, np.int64), *[np.arange(at.start, at.stop) for at, *_ in done]])
+        if len(came) == len(opened.cohort):
+            return opened, came, done
+        moved, begin = list[Done](), 0
+        for at, uplink, kept in done:
+            moved.append((slice(begin, begin + at.stop - at.start), uplink, kept))
+            begin = moved[-1][0].stop
+        return opened.server.narrow(opened, came), came, moved
 
     def reached(self, opened: Opened) -> tuple[Opened, np.ndarray]:
         """(the round with those who deliver, their places in the cohort)."""
@@ -67,15 +84,18 @@ class Here:
         return (opened if len(stays) == len(opened.cohort) else opened.server.narrow(opened, stays)), stays
 
     def work(
-        self, opened: Opened, add: Callable[[Uplink, slice], None], own: Narrowed | None = None
-    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+        self, opened: Opened, add: Callable[[Uplink, slice], None], own: Narrowed | None = None,
+        done: Iterable[Done] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:  # fmt: skip
         """Have all clients of a round train, and ``add`` what they send, in cohort order.
 
-        ``own``: what is left of their samples, where only some of their rows came.
+        ``own``: what is left of their samples, where only some of their rows came; ``done``: what they did already.
         Returns who refused, the bytes of encoded updates if there are any, and what is told in the clear.
         """
         told = []  # of an uplink just what is small: the rest is in the sums
-        for where, uplink, kept in self._train(opened, own) if len(opened.cohort) else ():
+        if done is None:
+            done = self._train(opened, own) if len(opened.cohort) else ()
+        for where, uplink, kept in done:
             add(uplink, where)
             told.append((uplink.refused, uplink.lengths, uplink.seen))
             if kept:

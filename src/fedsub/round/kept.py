@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torch import Tensor
+
 from fedsub.round.here import Here
 from fedsub.round.remembered import Remembered
 from fedsub.round.server import ServerHalf
@@ -13,14 +17,21 @@ class OfServer(Remembered):
 
     def __init__(self, server: ServerHalf, here: Here | None = None, more: Tree | None = None):
         self._server, self._here = server, here
-        tables = {name: value for name, (value, _) in server.tables().items()}
         moved = dict(server.keeper.moved)
         moved |= {name: moved[table] for name, (_, table) in server.tables().items()}
         if here is not None:
-            tables |= {f"client/{name}": value for name, value in here.memory.tensors.items()}
             moved |= {f"client/{name}": one for name, one in here.memory.moved.items()}
         whole = server.noised is not None and server.noised.part.whole
-        super().__init__(server.small() | (more or {}), tables, moved, all_rows=server.rule.whole_tables or whole)
+        super().__init__(server.small() | (more or {}), {}, moved, all_rows=server.rule.whole_tables or whole)
+
+    def tables(self) -> Tree:
+        tables = {name: value for name, (value, _) in self._server.tables().items()}  # lazy ones grow
+        kept = self._here.memory.tensors if self._here is not None else {}
+        return tables | {f"client/{name}": value for name, value in kept.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        super().restore(tensors)
+        self._server.keeper.restored()
 
     @property
     def tracking(self) -> bool:

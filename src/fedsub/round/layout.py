@@ -59,6 +59,18 @@ def asked_of(spaces: Mapping[str, Space], clients: np.ndarray) -> dict[str, Aske
     return out
 
 
+SCRATCH = 1 << 28  # rows of a space up to which an array of that size finds unions; of larger ones they are sorted
+
+
+def union_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(distinct rows in the order of their last places, the position of every row in them)."""
+    distinct, last, inverse = np.unique(rows[::-1], return_index=True, return_inverse=True)
+    order = np.argsort(-last, kind="stable")  # places were counted from behind
+    position = np.empty(len(order), np.int32)
+    position[order] = np.arange(len(order), dtype=np.int32)
+    return distinct[order].astype(np.intp), np.ascontiguousarray(position[inverse[::-1]])
+
+
 class Layouts:
     """Lays out the rows of a cohort; keeps one scratch array per space to find unions in O(rows held)."""
 
@@ -71,6 +83,9 @@ class Layouts:
         return {name: self._lay_out(name, one) for name, one in asked.items()}
 
     def _lay_out(self, name: str, asked: Asked) -> SpaceRows:
+        if self.rows[name] > SCRATCH:
+            union, inverse = union_of(asked.rows)
+            return self._made(asked, union, inverse)
         index = asked.rows.astype(np.intp, copy=False)  # indexing by machine words is faster, converted once
         # slot[row] = last place that names the row: a place is kept if it is that last one. The scratch
         # array is never cleared: only entries written just above are read.
@@ -82,6 +97,9 @@ class Layouts:
         union = index.compress(slot.take(index, mode="wrap") == place)
         slot[union] = place[: len(union)]
         inverse = slot.take(index, mode="wrap")
+        return self._made(asked, union, inverse)
+
+    def _made(self, asked: Asked, union: np.ndarray, inverse: np.ndarray) -> SpaceRows:
         starts = np.cumsum(asked.counts) - asked.counts
         return SpaceRows(self._tensor(asked.rows), asked.counts, starts, self._tensor(union), self._tensor(inverse))
 

@@ -22,9 +22,10 @@ from fedsub import rng
 from fedsub.data.clients import Space
 from fedsub.data.renumber import concatenated
 from fedsub.method.part import Part, Start
+from fedsub.objective.lazy import Drawn
 from fedsub.objective.problem import Problem
 from fedsub.round.remembered import Moved
-from fedsub.trees import Tree, take_rows
+from fedsub.trees import Model, RowSource, Tree, rows_of, take_rows
 
 MAPPED_FROM = 1 << 30  # bytes from which a slot lives in a file instead of in memory
 FILLED = 1 << 16  # entries that are given their first values at once
@@ -32,7 +33,7 @@ FILLED = 1 << 16  # entries that are given their first values at once
 Origin = Callable[[str, np.ndarray], Start]  # (parameter, clients) -> what their first values are made from
 
 
-def origin_in(problem: Problem, params: Tree, seed: int) -> Origin:
+def origin_in(problem: Problem, params: Model, seed: int) -> Origin:
     """The first values of clients whose shared model is at hand, as in a simulation."""
 
     def origin(name: str, clients: np.ndarray) -> Start:
@@ -40,10 +41,11 @@ def origin_in(problem: Problem, params: Tree, seed: int) -> Origin:
         words = first_words(seed, name, clients)
         mean, spread = moments(shared)
         if space is None:
+            assert isinstance(shared, Tensor)
             return Start(shared.expand(len(clients), *shared.shape), np.ones_like(clients), words, mean, spread)
         counts = space.counts[clients]
         rows = space.rows[concatenated(space.row_offsets[clients], counts)].astype(np.int64)
-        values = take_rows(shared, torch.from_numpy(rows).to(shared.device))
+        values = rows_of(shared, torch.from_numpy(rows).to(shared.device))
         return Start(values, counts, words, mean, spread, padded=space.padding)
 
     return origin
@@ -54,8 +56,11 @@ def first_words(seed: int, name: str, clients: np.ndarray) -> np.ndarray:
     return rng.key(rng.key(seed, rng.PERSONAL, *name.encode()).view(np.int64), clients)
 
 
-def moments(values: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation of all values of a parameter."""
+def moments(values: Tensor | RowSource) -> tuple[float, float]:
+    """Mean and standard deviation of all values of a parameter, of a lazy table those of its initialiser."""
+    if not isinstance(values, Tensor):
+        assert isinstance(values, Drawn)
+        return values.init.moments
     return float(values.mean()), float(values.double().std()) if values.numel() > 1 else 0.0
 
 
@@ -119,7 +124,7 @@ class ClientState:
             shape = (len(self.problem.tables[name].rows), *like.shape[1:])
         else:
             shape = (len(self.problem.clients), *like.shape)
-        size = math.prod(shape) * like.element_size()
+        size = math.prod(shape) * like.dtype.itemsize
         if size < MAPPED_FROM:
             return torch.zeros(shape, dtype=like.dtype, device=self.device)
         # A file full of holes, already unlinked: it takes the space of what is written and vanishes with the process.

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fedsub.errors import MethodError
 from fedsub.method.batches import check_work
+from fedsub.method.engine import Ray, computed_by
 from fedsub.method.part import Part
-from fedsub.method.parts import SecureSum
+from fedsub.method.parts import CentralDP, SecureSum
 from fedsub.method.slots import Method
 from fedsub.method.training import OF_CLIENTS, Algorithm, Options, Prepared
 from fedsub.objective.population import Population
 from fedsub.objective.problem import Problem
 from fedsub.round.client import ClientHalf
-from fedsub.round.crew.local import crew_of
+from fedsub.round.crew.chosen import crew_of
 from fedsub.round.engines.base import Engine, Plan
 from fedsub.round.engines.setup import choose
 from fedsub.round.here import Here
+from fedsub.round.keeper import Keeper
 from fedsub.round.kept import OfServer
 from fedsub.round.ledger import Ledger, RoundReport
 from fedsub.round.memory import ClientState, origin_in
@@ -26,8 +29,10 @@ from fedsub.round.predict import PersonalModel
 from fedsub.round.secure import secured
 from fedsub.round.served import ServedRounds
 from fedsub.round.server import ServerHalf
+from fedsub.round.shards import fits
+from fedsub.round.shards.keeper import ShardedKeeper
 from fedsub.round.transport import Transport, play
-from fedsub.trees import Tree
+from fedsub.trees import Model, Tree
 
 
 class Trainer(ServedRounds):
@@ -44,21 +49,25 @@ class Trainer(ServedRounds):
         seed: int = 0,
         lost: float = 0.0,
         workers: int = 1,
-        compiled: bool = False,
+        chunk: int | None = None,
+        compile: bool = False,
+        ray: Ray | None = None,
         on_bad_update: str = "skip",
         scratch: Path | None = None,
         rounds: int | None = None,
+        shards: int | None = None,
     ):
         self.problem, self.method, self.params, self.engine = problem, method, params, engine
         population = Population.of(problem, seed)
-        self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds)
         self.memory = ClientState.of(method.parts, problem, params, scratch)
-        self.memory.fill(method.parts, origin_in(problem, params, seed))
+        self.memory.fill(method.parts, origin_in(problem, problem.untouched(params), seed))
+        keeper = Keeper if shards is None else partial(ShardedKeeper, shards=shards, ray=ray, scratch=scratch)
+        self.server = ServerHalf(method, population, params, seed=seed, rounds=rounds, keeper=keeper)
         half = ClientHalf(problem, method, plan, seed, self.server.sampler.reports)
         ledger = Ledger(
             self.server.schema, len(population), population.rows, pooled=method.pooled, spaces=problem.spaces
         )
-        crew = crew_of(workers, plan, params, compiled=compiled)
+        crew = crew_of(half, params, workers=workers, chunk=chunk, compile=compile, ray=ray)
         self.here = Here(half, engine, self.memory, ledger, crew, lost=lost, strict=on_bad_update == "raise")
         secure = next((part for part in method.parts if isinstance(part, SecureSum)), None)
         self.secure = secured(self.here, self.server, secure) if secure is not None else None
@@ -77,10 +86,14 @@ class Trainer(ServedRounds):
     def round(self, number: int) -> RoundReport:
         return play(self.server, self.transport, number)
 
+    def helped(self) -> tuple[str, ...]:
+        return self.here.crew.did()
+
     def close(self) -> None:
         self.here.crew.close()
+        self.server.keeper.end()
 
-    def model(self, number: int) -> Tree | PersonalModel:
+    def model(self, number: int) -> Model | PersonalModel:
         shared, names = self.server.model(number), self.server.schema.private
         keeper = self.method.keeper
         return PersonalModel(shared, self.memory, keeper.own_slot, names) if keeper is not None and names else shared
@@ -97,8 +110,26 @@ def check_own(name: str, keeper: Part | None, problem: Problem) -> None:
         )
 
 
+def check_lazy(method: Algorithm, problem: Problem) -> None:
+    """Refuse what lazy tables do not go with: all that is about rows which no client of a round holds."""
+    if not problem.lazy:
+        return
+    name, why = next(iter(problem.lazy)), ""
+    if not isinstance(method, Method):
+        why = f"{method.name} does not know lazy tables"
+    elif named := [p for p in method.parts if isinstance(p, CentralDP)]:
+        why = f"{type(named[0]).__name__} puts noise into every row"
+    elif named := [p for p in method.parts if isinstance(p, SecureSum)]:
+        why = f"{type(named[0]).__name__} lays its sums out over all rows there are"
+    elif {*method.private(problem.names)} & {*problem.lazy}:
+        why = "clients are to have rows of their own in it (personal), and begin with the moments of the whole table"
+    if why:
+        raise MethodError(f"The table {name!r} is lazy, and {why}; use a table that is in memory: torch.nn.Embedding.")
+
+
 def prepare(method: Algorithm, problem: Problem, params: Tree, options: Options) -> Prepared:
     """Fit a method to a problem: compositions of slots here, others as they say themselves."""
+    check_lazy(method, problem)
     if not isinstance(method, Method):
         return method.prepare(problem, params, options)
     if method.pooled:
@@ -112,8 +143,11 @@ def fit(
     method: Method, problem: Problem, params: Tree, options: Options, trainer: Callable[..., Trainer] = Trainer
 ) -> Prepared:
     """Fit a composition of slots, whose rounds ``trainer`` plays."""
-    if options.engine == "serial":
+    ray, name = Ray.of(options.engine), computed_by(options.engine)
+    if name == "serial":
         options.refuse('engine="serial", which trains one client after the other,', "chunk", "compile")
+    if options.shards is not None:
+        fits.check(method, params, problem.tables, problem.lazy, options.shards)
     count = len(problem.clients)
     cohort = min(max(round(method.sampler.share(count) * count), 1), count)
     for part in method.parts:
@@ -121,14 +155,17 @@ def fit(
             check_work(problem.clients, part.drawn(method.local, number), cohort)
     check_work(problem.clients, method.local, cohort)
     choice = choose(
-        problem, method, params, engine=options.engine, chunk=options.chunk, compile=options.compile, seed=options.seed
+        problem, method, params, engine=name, chunk=options.chunk, compile=options.compile, seed=options.seed
     )
     ready = trainer(
         problem, method, params, choice.engine, choice.plan, seed=options.seed, lost=options.lost,
-        workers=options.workers, compiled=options.compile, on_bad_update=options.on_bad_update,
-        scratch=options.scratch, rounds=options.rounds,
+        workers=options.workers, chunk=options.chunk, compile=options.compile, ray=ray,
+        on_bad_update=options.on_bad_update, scratch=options.scratch, rounds=options.rounds,
+        shards=options.shards,
     )  # fmt: skip
     notes = tuple(getattr(ready.server.average, "notes", ()))
+    if ray is not None:
+        notes = (ready.here.crew.who(), *notes)
     if ready.secure is not None:
         notes = (ready.secure.note, *notes)
     return Prepared(ready, choice.reason, choice.plan.columns, choice.fallback, notes)

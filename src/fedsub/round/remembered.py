@@ -33,6 +33,12 @@ class Moved:
             for some in listed:
                 self.add(some)
 
+    def grow(self, size: int) -> None:
+        """There are more rows now."""
+        if self._marked is not None:
+            self._marked = np.concatenate([self._marked, np.zeros(size - self.size, bool)])
+        self.size = size
+
     def take(self) -> np.ndarray:
         """The distinct rows, sorted; and begin again."""
         if self._marked is not None:
@@ -76,7 +82,7 @@ class Remembered:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back what `small` and `tables` gave to a checkpoint."""
-        for name, value in {**self._small, **self._tables}.items():
+        for name, value in {**self._small, **self.tables()}.items():
             if name not in tensors or tensors[name].shape != value.shape:
                 raise CheckpointError(
                     f"The checkpoint has no {name} of the shape {tuple(value.shape)}, which the method keeps; it "

@@ -6,6 +6,7 @@ ask for and what comes back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +16,7 @@ import torch
 from fedsub.errors import MethodError, NoUsableClient
 from fedsub.method.groups import Cohort
 from fedsub.method.patterns import check_patterns
+from fedsub.method.servers.base import check_groups_of
 from fedsub.method.slots import BoundAverage, Method, Probe
 from fedsub.objective.population import Population
 from fedsub.round.keeper import Keeper, Rows, Shown
@@ -24,7 +26,7 @@ from fedsub.round.private import NoisedSums, spending
 from fedsub.round.schema import Schema
 from fedsub.round.sums import Sums
 from fedsub.round.told import Told
-from fedsub.trees import Tree, take_rows
+from fedsub.trees import Model, Tree, take_rows
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,10 @@ class ServerHalf:
     """``params`` is the shared model, which rounds change in place."""
 
     def __init__(
-        self, method: Method, population: Population, params: Tree, *, seed: int = 0, rounds: int | None = None
-    ):
+        self, method: Method, population: Population, params: Tree, *, seed: int = 0, rounds: int | None = None,
+        keeper: Callable[..., Keeper] = Keeper,
+    ):  # fmt: skip
+        """``keeper`` makes what holds the model, of parts, rule, average, parameters and tables."""
         self.method, self.population, self.params, self.seed = method, population, params, seed
         self._device = device = next(iter(params.values())).device
         check_patterns(method.local.groups, population.names, type(method.local).__name__)
@@ -68,7 +72,8 @@ class ServerHalf:
         self.noised = self.private if isinstance(self.private, NoisedSums) else None
         if self.noised is not None:
             self.rule = self.noised.rule(self.rule)
-        self.keeper = Keeper(method.parts, self.rule, lambda: self.average, params, population.tables)
+        check_groups_of(self.rule, params)
+        self.keeper = keeper(method.parts, self.rule, lambda: self.average, params, population.tables, population.lazy)
         self.skipped = torch.zeros((), dtype=torch.int64)  # rounds in which nobody took part
         self.lay_out = Layouts({s: population.rows[s] for s in dict.fromkeys(population.tables.values())}, device)
         self._settled = 0  # the last round after which every row was up to date
@@ -77,6 +82,12 @@ class ServerHalf:
     def average(self) -> BoundAverage:
         """Fitted when it is first needed: by then a server on its own has asked for private heat."""
         return self.method.average.bind(self.population, self._device)
+
+    def meet(self, population: Population) -> None:
+        """Clients have come that were absent: they may be drawn, and means are taken over them too."""
+        self.population = population
+        self.sampler.meet(population.sizes)
+        self.__dict__.pop("average", None)
 
     def choose(self, number: int, ask: Probe) -> Cohort:
         """Who takes part; the sampler may ask clients for their loss."""
@@ -175,10 +186,10 @@ class ServerHalf:
             nothing = np.full(len(clients), np.nan)
             self.sampler.observe(number, clients, seen.get("loss", nothing), seen.get("deviation", nothing))
 
-    def model(self, number: int) -> Tree:
+    def model(self, number: int) -> Model:
         """What is evaluated after round ``number``: a copy if rows must be brought up to date first, or of a mean."""
         if number == self._settled:
-            return self.params
+            return self.keeper.seen(self.params)
         return self.keeper.model(self._time(number))
 
     def settle(self, number: int) -> None:

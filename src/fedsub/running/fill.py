@@ -48,7 +48,7 @@ def _check(own: Mapping[str, Tensor], names: set[str], values: Tree, config: Map
     wrong = [f"the module has no {name}" for name in values if name not in own and name not in names]
     for name, value in own.items():
         if name in values:
-            if value.shape != values[name].shape:
+            if value.shape != values[name].shape and name not in config.get("lazy", {}):
                 wrong.append(f"{name} is {list(value.shape)} in the module and {list(values[name].shape)} in the run")
         elif name not in config["parameters"] and isinstance(value, nn.Parameter) and value.requires_grad:
             wrong.append(f"the run has not trained {name}")

@@ -7,7 +7,8 @@ At the start:
     clients.parquet       the clients' ids, and
     held.safetensors      the rows that each holds of a personal table; both for personal parameters only
 At the end:
-    model.safetensors     all parameters and buffers under their plain names, trained values in place
+    model.safetensors     all parameters and buffers under their plain names, trained values in place; of a lazy table
+                          the rows that were touched, and which they are: rows/<name>
     personal.safetensors  personal parameters: [clients, …], of a table the clients' rows one behind the other
 """
 
@@ -29,6 +30,7 @@ from fedsub.disk.files import digest, write_atomic, writing
 from fedsub.disk.seal import read_sealed, write_sealed
 from fedsub.disk.tensorfile import Source, TensorFile, savable
 from fedsub.method.training import Algorithm
+from fedsub.objective.lazy import Touched, parts_of
 from fedsub.objective.problem import Problem
 from fedsub.objective.recipe import fits, shape_of
 from fedsub.round.predict import Evaluated, PersonalModel
@@ -83,7 +85,10 @@ def _intact(folder: Path) -> bool:
 
 def end(folder: Path, problem: Problem, params: Tree, model: Evaluated) -> dict[str, str]:
     """Write the trained values, and return the digest of each file that was written."""
-    values = values_of(problem.objective.module, params)
+    tables = {name: value for name, value in params.items() if isinstance(value, Touched)}
+    values = values_of(problem.objective.module, {n: v for n, v in params.items() if n not in tables})
+    for name, table in tables.items():
+        values |= parts_of(name, table)
     written = {ABOUT: digest(folder / ABOUT), MODEL: _write(folder / MODEL, values)}
     if isinstance(model, PersonalModel):
         own = {name: model.kept.tensors[f"{model.slot}/{name}"] for name in model.names}

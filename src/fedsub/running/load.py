@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -20,9 +21,13 @@ from fedsub.disk.files import digest
 from fedsub.disk.rundir import RunDir
 from fedsub.disk.seal import read_sealed
 from fedsub.errors import CheckpointError, FedsubError, ObjectiveError
+from fedsub.objective.directory import Directory
+from fedsub.objective.inits import made
+from fedsub.objective.lazy import Drawn, Touched
 from fedsub.objective.numbering import Ids, stamped
 from fedsub.objective.objective import Objective
 from fedsub.objective.recipe import changed, make
+from fedsub.round.keeper import RESIDENT
 from fedsub.running import keep
 from fedsub.running.fill import filled
 from fedsub.running.personal import PersonalParams, in_file, in_snapshot
@@ -71,11 +76,22 @@ class Trained:
         whose file is executed). Of any other the ``module`` that was trained is copied, or its `Objective`'s.
         ``client``: with that client's own parameters, where the run has personal ones.
         """
+        model = self.given(module)
+        values = self.values if client is None else self.values | self._own(client)
+        lazy = {n: v.dense(f"The table {n!r} of {self.path}") for n, v in values.items() if isinstance(v, Touched)}
+        return stamped(filled(model, values | lazy, self.config, self.path), self.ids)
+
+    def bare(self, module: nn.Module | Objective | None = None) -> nn.Module:
+        """`module` with lazy tables empty, for those that ask the tables for rows."""
+        empty = {n: v.values[:0] for n, v in self.values.items() if isinstance(v, Touched)}
+        return stamped(filled(self.given(module), self.values | empty, self.config, self.path), self.ids)
+
+    def given(self, module: nn.Module | Objective | None) -> nn.Module:
+        """The module that was trained, as it is given or made again."""
         model = self._made() if module is None else module.module if isinstance(module, Objective) else module
         if not isinstance(model, nn.Module):
             raise ObjectiveError(f"module must be a torch.nn.Module or an Objective, got {module!r}.")
-        values = self.values if client is None else self.values | self._own(client)
-        return stamped(filled(model, values, self.config, self.path), self.ids)
+        return model
 
     def _own(self, client: Any) -> Tree:
         """A client's own parameters; of a table the shared one with the client's rows in it."""
@@ -125,6 +141,7 @@ def load(path: str | os.PathLike[str]) -> Trained:
         values, number = _trained(snapshot, config, folder), snapshot.round
         notes += [*sentences, f"{folder} has no {keep.MODEL}: read from the checkpoint of round {number}."]
         notes += [OWES] if about.get("owes") else []
+    values |= _lazy(values, config, snapshot)
     digests = files | about.get("files", {})
     return Trained(
         folder, config, number, result is not None, values, _vocabulary(folder, about),
@@ -185,6 +202,20 @@ def _trained(snapshot: Snapshot, config: Mapping[str, Any], folder: Path) -> Tre
     if lacking := [name for name in config["parameters"] if name not in saved]:
         raise CheckpointError(f"The checkpoint in {folder} lacks {', '.join(lacking)}; restore it from a copy.")
     return {name: saved[name] for name in config["parameters"]}
+
+
+def _lazy(values: Tree, config: Mapping[str, Any], snapshot: Snapshot | None) -> Tree:
+    """The lazy tables, which give rows by number; ``values`` has their touched rows and loses which they are."""
+    out: dict[str, Touched] = {}
+    for name, init in config.get("lazy", {}).items():
+        shape, dtype = config["parameters"][name]
+        if snapshot is None:
+            rows = values.pop(f"rows/{name}")
+        else:
+            rows = snapshot.tables[f"{RESIDENT}{config['numbering'][name][0]}"]
+        drawn = Drawn(torch.Size(shape), getattr(torch, dtype), made(init))
+        out[name] = Touched(drawn, values[name], Directory(rows))
+    return cast(Tree, out)
 
 
 def _check_digest(path: Path, expected: str | None) -> None:

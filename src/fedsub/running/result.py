@@ -106,7 +106,7 @@ class Result:
     events: list[str] = field(default_factory=list, repr=False)
     path: Path | None = None
     peak_bytes: int = 0
-    params: Tree = field(default_factory=dict, repr=False)
+    params: Tree = field(default_factory=dict, repr=False)  # of lazy tables what gives rows: take(rows)
     problem: Problem | None = field(default=None, repr=False)
     directions: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the user's own metrics and rankings
     privacy: dict[str, Any] = field(default_factory=dict, repr=False)  # what was spent: epsilon, delta, on what

@@ -18,12 +18,14 @@ from fedsub.disk.files import JsonLines, dump, output_folder
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, ConfigError, DataError, ObjectiveError, nearest
 from fedsub.method.described import describe
+from fedsub.method.engine import Ray, computed_by
 from fedsub.method.training import Algorithm, Options
 from fedsub.objective.code import code_of
 from fedsub.objective.numbering import digest_of
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
-from fedsub.round.clock.devices import Devices, named, phones
+from fedsub.round.clock.devices import Devices, Given, named, phones
+from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluate, Evaluator
 from fedsub.round.prepare import prepare
 from fedsub.round.quiet import one_thread, same_random_state
@@ -49,9 +51,10 @@ def run(
     validation: Clients | None = None,
     splits: dict[str, Clients] | None = None,
     seed: int = 0,
-    engine: str = "auto",
+    engine: str | Ray = "auto",
     chunk: int | None = None,
-    workers: int = 1,
+    workers: int | None = None,
+    shards: int | None = None,
     compile: bool = False,
     device: str | torch.device = "cpu",
     evaluate: Evaluate | None = None,
@@ -64,7 +67,7 @@ def run(
     force_code: bool = False,
     start: Any = None,
     start_state: bool = False,
-    devices: str | Devices | None = None,
+    devices: Given = None,
     checkpoint_every: int = 10,
     callbacks: Sequence[Callback] = (),
     copy: bool = True,
@@ -76,19 +79,21 @@ def run(
     With ``out`` everything is written to a run directory, and ``resume=True`` goes on from its newest intact
     checkpoint, giving the same numbers as a run that was never interrupted; with more ``rounds`` than before it is
     trained further. A forward or loss whose code has changed since is refused then, unless ``force_code``.
-    ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``lost`` is the
+    ``engine``: "serial", "batched", the faster of both ("auto"), or a cluster's ("ray", `fedsub.Ray`).
+    ``workers`` (processes, each with one torch thread) and ``chunk`` change the speed and no result. ``shards``:
+    tables lie in so many actors of a Ray cluster, by rows (docs: Tables in shards); no result changes. ``lost`` is the
     chance that a sampled client never delivers. ``on_bad_update``: "skip" leaves out an update with NaN or infinity
     and counts it, "raise" stops. ``copy=False`` trains the module's own parameters, for tables so large
     that a second copy does not fit. ``settings`` is kept in the run's configuration as given.
 
-    ``devices`` ("phones", "datacentre" or `fedsub.Devices`): clients' simulated devices. Every round's record then has
-    ``clock``, simulated seconds since the start. Asynchronous methods need some, and have "phones" unless told.
+    ``devices`` ("phones", "datacentre", a trace's file or `fedsub.Devices`): clients' simulated devices. Every round's
+    record then has ``clock``, simulated seconds since the start. Asynchronous methods need some: "phones" unless told.
 
     ``start``: begin with the parameters of another run (its directory, `Trained` or `Result`), of a module or of a
     state dict; ``start_state``: with what the run's server remembers, too. Rows of a table go by id: data of new ids
     are read with ``vocabulary=…, grow=True``, and a numbering that is another one is refused.
     """
-    _check_arguments(rounds, seed, chunk, workers, lost, on_bad_update, checkpoint_every, settings)
+    _check_arguments(rounds, seed, chunk, workers, shards, lost, on_bad_update, checkpoint_every, settings)
     _check_types(method, objective, clients, test, validation, splits, evaluate, callbacks)
     check_device(device)
     out = output_folder(out) if out is not None else None
@@ -98,6 +103,14 @@ def run(
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     if start_state and start is None:
         raise ConfigError("start_state=True goes with a run to start from; name it: start='runs/a'.")
+    if shards is not None and (out is not None or start_state):
+        what = "out= (checkpoints)" if out is not None else "start_state=True"
+        raise ConfigError(f"Tables in shards do not go with {what} yet; leave out shards=, or that.")
+    if start is not None and objective.drawn:
+        raise ConfigError(
+            f"start= fills the tables of the module, and {next(iter(objective.drawn))!r} is lazy; go on with the run "
+            "itself (out=…, resume=True, more rounds)."
+        )
     begin = WarmStart.of(start, state=start_state) if start is not None else None
     config = run_config(
         method, objective, clients, rounds=rounds, test=test, validation=validation, splits=splits, seed=seed,
@@ -106,25 +119,31 @@ def run(
         settings=settings, start=begin, devices=fleet,
     )  # fmt: skip
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
-    params = problem.params(torch.device(device), copy=copy)
+    rounds_of = _round_clock(method, fleet, problem)
+    if problem.lazy and torch.device(device).type != "cpu":
+        raise ConfigError(f"Lazy tables are kept in the computer's own memory; leave device={str(device)!r} out.")
+    params = problem.params(torch.device(device), copy=copy, lazy=True)
     rows = begin.fill(params, problem) if begin is not None else {}
     _check_finite(params)
     with one_thread(), same_random_state(params):
         parts = _splits(clients, test, validation, splits)
         come_from = partial(origin, method, objective, clients, parts, evaluate or Evaluate())
         session = Session(
-            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from
+            problem, method, params, config, callbacks, out, checkpoint_every, resume, force_code, come_from, rounds_of
         )
         ready = None
         try:
             if session.started:  # a configuration that differs is refused first
                 session.open()
             scratch = session.dir.path.parent if session.dir is not None else None
-            options = Options(engine, chunk, workers, compile, seed, lost, on_bad_update, scratch, rounds, fleet)
+            where = Ray.of(engine, workers) or engine
+            options = Options(
+                where, chunk, workers or 1, compile, seed, lost, on_bad_update, scratch, rounds, fleet, shards
+            )
             ready = prepare(method, problem, params, options)
             for sentence in (ready.reason, *ready.notes):
                 session.event(sentence)
-            if ready.fallback and engine == "batched":
+            if ready.fallback and computed_by(engine) == "batched":
                 warnings.warn(ready.reason, stacklevel=2)
             for sentence in begin.count(ready.trainer) if begin is not None else ():
                 session.event(sentence)
@@ -157,7 +176,7 @@ def run_config(
     validation: Clients | None = None,
     splits: dict[str, Clients] | None = None,
     seed: int = 0,
-    engine: str = "auto",
+    engine: str | Ray = "auto",
     device: str | torch.device = "cpu",
     evaluate: Evaluate | None = None,
     target: str | Target | None = None,
@@ -167,7 +186,7 @@ def run_config(
     settings: dict[str, Any] | None = None,
     start: Any = None,
     start_state: bool = False,
-    devices: str | Devices | None = None,
+    devices: Given = None,
     **other_run_options_ignored: Any,
 ) -> dict[str, Any]:
     """What `run` with these arguments writes to config.json: all that its numbers depend on.
@@ -182,18 +201,21 @@ def run_config(
         "method": method.describe(),
         "seed": seed,
         "rounds": rounds,
-        "engine": engine,
+        **_engine(engine),
         "device": str(device),
         "evaluate": plan.describe(),
         "splits": {name: part.fingerprint for name, part in _splits(clients, test, validation, splits).items()},
         "data": clients.fingerprint,
-        "parameters": {n: [list(p.shape), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()},
+        "parameters": {
+            n: [list(objective.shape_of(n)), str(p.dtype).removeprefix("torch.")] for n, p in trained.items()
+        },
         "tables": {name: list(objective.columns_of(name)) for name in objective.tables},
         "numbering": _numbering(objective, clients),
         "inputs": list(objective.inputs) if objective.inputs is not None else None,
         "loss": describe(objective.loss),
         "code": code_of(objective),
         **({"l2": objective.l2} if objective.l2 else {}),
+        **({"lazy": {n: one.init.describe() for n, one in objective.drawn.items()}} if objective.drawn else {}),
         **({"whole": sorted(objective.whole)} if objective.whole else {}),
         "constants": keep.constants(objective.module),
         "target": str(Target.parse(target)) if target is not None else None,
@@ -206,9 +228,27 @@ def run_config(
     }
 
 
-def fleet_of(method: Algorithm, devices: str | Devices | None) -> Devices | None:
+def _engine(engine: str | Ray) -> dict[str, Any]:
+    """What results depend on: not whether a cluster computes them, but what it does not wait for."""
+    ray = Ray.of(engine)
+    return {"engine": computed_by(engine), **({"deadline": ray.deadline} if ray and ray.deadline else {})}
+
+
+def fleet_of(method: Algorithm, devices: Given) -> Devices | None:
     """On whose devices a run's clients train; None: nobody asks."""
     return named(devices) or (phones() if method.clocked else None)
+
+
+def _round_clock(method: Algorithm, fleet: Devices | None, problem: Problem) -> RoundClock | None:
+    """A clock of rounds, if devices were given and the method does not run on them itself."""
+    if fleet is None or method.clocked:
+        return None
+    if method.pooled:
+        raise ConfigError(f"{method.name} trains on data in one place, and on no client's device; leave devices out.")
+    try:
+        return RoundClock(fleet, method.describe(), problem.clients.sizes)
+    except ConfigError as error:
+        raise ConfigError(f"devices={fleet.name!r} has no meaning for {method.name}: {error}.") from error
 
 
 def _numbering(objective: Objective, clients: Clients) -> dict[str, list[str | None]]:
@@ -233,14 +273,15 @@ def _check_arguments(
     seed: Any,
     chunk: Any,
     workers: Any,
+    shards: Any,
     lost: Any,
     on_bad_update: Any,
     checkpoint_every: Any,
     settings: Any,
 ) -> None:
-    counts = {"rounds": rounds, "checkpoint_every": checkpoint_every, "workers": workers}
-    if chunk is not None:
-        counts["chunk"] = chunk
+    counts = {"rounds": rounds, "checkpoint_every": checkpoint_every}
+    given = ("workers", workers), ("chunk", chunk), ("shards", shards)
+    counts |= {name: value for name, value in given if value is not None}
     for name, value in counts.items():
         check_whole(name, value, 1, error=ConfigError)
     check_seed("seed", seed)

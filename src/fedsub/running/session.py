@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import JsonLines, dump, write_atomic
@@ -18,15 +18,17 @@ from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, RunError
 from fedsub.method.training import Trains
+from fedsub.round.clock.rounds import RoundClock
 from fedsub.round.evaluate import Evaluator
 from fedsub.round.ledger import RoundReport
 from fedsub.round.norms import Norms, check_shared
-from fedsub.round.predict import PersonalModel
+from fedsub.round.predict import Elsewhere, PersonalModel
 from fedsub.round.private import EPSILON
 from fedsub.running import going_on, keep
 from fedsub.running.now import Now
 from fedsub.running.result import Result, Target, divergence
 from fedsub.running.start import PRIVACY
+from fedsub.trees import Tree
 
 ENGINE = "engine.json"  # what engine="auto" chose: a kill before the first checkpoint must not change it
 
@@ -40,10 +42,10 @@ class Session:
 
     def __init__(
         self, problem, method, params, config, callbacks, out, every: int, resume: bool, force_code: bool = False,
-        origin: Callable[[], dict[str, Any]] = dict,
+        origin: Callable[[], dict[str, Any]] = dict, clock: RoundClock | None = None,
     ):  # fmt: skip
         self.problem, self.method, self.params, self.config = problem, method, params, config
-        self.callbacks, self.every, self.origin = callbacks, every, origin
+        self.callbacks, self.every, self.origin, self.clock = callbacks, every, origin, clock
         self.history: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.first, self.spent, self.engine_name = 1, 0.0, ""
@@ -107,10 +109,12 @@ class Session:
         if self.saved.latest_round() is None:
             self.dir.rewind(None)
             return
-        tables = {name: self.params[name] for name in self.problem.tables}
+        tables = {name: self.params[name] for name in self.problem.tables if name not in self.problem.lazy}
         snapshot, sentences = self.saved.load(into=tables)
         for sentence in sentences:
             self.event(sentence)
+        for name in self.problem.lazy:  # as many slots as there were
+            self.params[name] = snapshot.tables[name]
         for name in self.problem.dense:
             self.params[name].copy_(snapshot.tensors[name])
         self.dir.rewind(snapshot.meta["files"])
@@ -169,6 +173,8 @@ class Session:
                     raise Interrupted(self._how_to_resume(number))
             if stopped and not done:
                 self.event(stopped)
+            for sentence in trainer.helped():
+                self.event(sentence)
             trainer.settle(number)
             model = trainer.model(number)
             final = evaluator.final(model)
@@ -178,6 +184,8 @@ class Session:
         privacy = trainer.spent()
         if privacy:
             privacy = {"epsilon": trainer.measures({})[EPSILON], **privacy}
+        shared = model.shared if isinstance(model, PersonalModel | Elsewhere) else model
+        params = cast(Tree, self.params | {name: shared[name] for name in self.problem.lazy})
         result = Result(
             method=self.method.name,
             seed=self.config["seed"],
@@ -188,14 +196,14 @@ class Session:
             events=self.events,
             path=self.dir.path if self.dir else None,
             peak_bytes=peak_memory(),
-            params=self.params,
+            params=params,
             problem=self.problem,
             directions=evaluator.plan.directions,
             privacy=privacy,
             personal=model if isinstance(model, PersonalModel) else None,
         )
         if self.dir is not None:
-            self.dir.finish(result.summary() | {"files": keep.end(self.dir.path, self.problem, self.params, model)})
+            self.dir.finish(result.summary() | {"files": keep.end(self.dir.path, self.problem, params, model)})
         self._tell("on_end", result.summary())
         return result
 
@@ -209,7 +217,16 @@ class Session:
             "lost": len(report.lost),
             "rejected": len(report.rejected),
             **report.measured,
+            **self._time(report),
         }
+
+    def _time(self, report: RoundReport) -> dict[str, float]:
+        """Simulated seconds since the start, where somebody asked for a clock of rounds."""
+        if self.clock is None:
+            return {}
+        probes = report.probed, report.probe_down, report.probe_up
+        before = self.history[-1].get("clock", 0.0) if self.history else 0.0
+        return {"clock": before + self.clock.seconds(report.clients, report.down, report.up, *probes)}
 
     def _tell_of(self, evaluator: Evaluator) -> None:
         for sentence in evaluator.sentences():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fedsub.data.clients import Clients, Space
 from fedsub.errors import CheckpointError, ConfigError, DataError
+from fedsub.objective.lazy import Touched
 from fedsub.objective.losses import Batch, Loss
 from fedsub.objective.objective import Objective
 from fedsub.objective.problem import Problem
@@ -153,10 +154,11 @@ def _loaded(trained: Trained, given: nn.Module | Objective | None) -> Asked:
             f"{trained.path} does not say what its data looked like: an older fedsub trained it. Take the module, "
             "fedsub.load(…).module(…), or train it again."
         )
-    module, config = trained.module(given), trained.config
+    module, config = trained.bare(given), trained.config
     loss = given.loss if isinstance(given, Objective) else _named(config.get("loss"))
     objective = Objective(
         module, loss, config["tables"], config.get("inputs"), whole=config.get("whole", ()),
+        lazy={name: one.drawn.init for name, one in trained.params.items() if isinstance(one, Touched)},
     )  # fmt: skip
     like = shell(trained.data)
     like = replace(like, spaces={n: replace(s, vocabulary=trained.vocabulary.get(n)) for n, s in like.spaces.items()})
@@ -299,7 +301,7 @@ def classes_of(found: Asked) -> tuple[str, ...]:
 
 def state_of(found: Asked) -> Tree:
     """The state dict: parameters and buffers under plain names, trained ones as they are."""
-    return values_of(found.problem.objective.module, whole(found.shared, "The state dict"))
+    return values_of(found.problem.objective.module, whole(found.shared, "A folder without fedsub"))
 
 
 def batches(found: Asked, arrays: dict[str, np.ndarray]) -> Iterator[Tensor]:

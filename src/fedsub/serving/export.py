@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +29,7 @@ from fedsub.disk.files import dump, write_atomic, writing
 from fedsub.disk.tensorfile import Source, TensorFile
 from fedsub.errors import ConfigError, MissingExtra
 from fedsub.method.described import describe
+from fedsub.objective.lazy import Touched
 from fedsub.objective.objective import Objective
 from fedsub.running.keep import write_ids
 from fedsub.running.load import Trained
@@ -97,7 +98,7 @@ def export(
     The module is written down as `torch.export` traces it. One that it cannot trace is exported without: score.py
     then asks for the module.
     """
-    found = asked(run, module)
+    found = _written_out(asked(run, module))
     if client is not None:
         found = found.of_client(client)
     notes: list[str] = []
@@ -127,6 +128,13 @@ def export(
     if onnx is not False and traced is not None:
         _onnx(found, traced, out, notes, required=bool(onnx))
     return Exported(out.path, tuple(out.files), tuple(notes))
+
+
+def _written_out(found: Asked) -> Asked:
+    """Lazy tables as a whole, where they are small enough."""
+    lazy = {name: one.dense(f"The table {name!r}") for name, one in found.shared.items() if isinstance(one, Touched)}
+    shared = {**found.shared, **lazy}
+    return replace(found, model=shared if found.personal is None else replace(found.personal, shared=shared))
 
 
 def _traced(found: Asked, notes: list[str]) -> Traced | None:

@@ -19,7 +19,7 @@ from fedsub.errors import CheckpointError, ConfigError, FedsubError, MethodError
 from fedsub.method.names import check_label
 from fedsub.method.training import Algorithm, shared_options
 from fedsub.objective.objective import Objective, of_seed
-from fedsub.round.clock.devices import Devices, named
+from fedsub.round.clock.devices import Devices, Given, named
 from fedsub.running import going_on
 from fedsub.running.callbacks import Callback
 from fedsub.running.result import Result, Target, mean_std
@@ -48,7 +48,7 @@ class Comparison:
     metric: str = "train.ce"
     path: Path | None = None
     notes: list[str] = field(default_factory=list)
-    devices: str | Devices | None = "phones"
+    devices: Given = "phones"
     failed: list[tuple[str, int]] = field(default_factory=list)
     reference: str | None = None
     _clocks: dict[Path, dict[int, float]] = field(default_factory=dict, init=False, repr=False)
@@ -179,7 +179,7 @@ def compare(
     start_state: bool = False,
     target: str | Target | None = None,
     metric: str | None = None,
-    devices: str | Devices | None = "phones",
+    devices: Given = "phones",
     callbacks: Sequence[Callback] = (),
     reference: str | None = None,
     **options: Any,

@@ -90,7 +90,8 @@ def read_comparison(folder: Path) -> Comparison:
     notes += [f"{label} has no finished run." for label, found in results.items() if not found]
     goal = about.get("target") or (targets[0] if len(set(targets)) == 1 else None)
     devices = about.get("devices", "phones")
-    devices = devices if devices in PRESETS else None  # of the user's own only their name is kept
+    known = isinstance(devices, str) and devices in PRESETS  # of the user's own only the name is kept
+    devices = devices if known else None
     given = str(about.get("reference") or "")
     reference = next((label for label in results if given and normal(given) == normal(label)), None)
     reference = given if given in results else reference

@@ -19,6 +19,7 @@ from fedsub import rng
 from fedsub.data.clients import Clients
 from fedsub.errors import MethodError, ObjectiveError
 from fedsub.method.servers import Add, ServerRule, TorchOptimiser
+from fedsub.method.servers.base import check_groups_of
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Filled, columns_to, template
 from fedsub.round.engines.inspecting import Columns
@@ -60,6 +61,7 @@ class Side:
         self.problem, self.params, self.rule = problem, params, rule
         self.seed, self.place = seed, place
         self.device = next(iter(params.values())).device
+        check_groups_of(rule, params)
         self.state = rule.init(params, tuple(problem.tables))
         self.moved = {name: Moved(len(params[name])) for name in problem.tables}
         self.columns = tuple(problem.clients.columns)

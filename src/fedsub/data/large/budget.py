@@ -1,6 +1,7 @@
 """How much at a time, so that the process stays within the memory that it was given.
 
     free = memory − what the process holds already
+    bytes of text     = free / TEXT, a power of two, so that another process cuts a file alike
     rows of a piece   = free / (workers · PIECE · bytes of a row)
     bytes of a part   = free / (workers · PART)
     ids of a block    = free / (runs · BLOCK · bytes of an id)
@@ -21,7 +22,8 @@ from fedsub.checks import is_whole
 from fedsub.data.problems import short
 from fedsub.errors import DataError
 
-PIECE, PART, BLOCK = 10, 8, 12
+TEXT, PIECE, PART, BLOCK = 24, 10, 8, 12
+MOST_TEXT = 1 << 26  # bytes of a text file that are read at a time
 MOST_ROWS = 2_000_000  # of a piece: larger ones are not faster
 MOST_BYTES = 1 << 27  # of a part
 LEAST = 96 << 20  # bytes beside what the process holds
@@ -38,6 +40,7 @@ class Budget:
     part: int
     block: int
     workers: int = 1
+    text: int = 0
 
     @classmethod
     def of(cls, memory: int, workers: int, row: float) -> Budget:
@@ -50,11 +53,17 @@ class Budget:
                 f"{shown(held + LEAST)} (memory=…, --memory)."
             )
         piece = int(min(max(free / (workers * PIECE * row), 1), MOST_ROWS))
-        return cls(piece, int(min(free / (workers * PART), MOST_BYTES)), int(free / BLOCK), workers)
+        return cls(piece, int(min(free / (workers * PART), MOST_BYTES)), int(free / BLOCK), workers, text_of(memory))
 
     def ids(self, runs: int, each: float) -> int:
         """Ids of every run that are held while their vocabulary is made."""
         return max(int(self.block / (max(runs, 1) * max(each, 8.0))), 1)
+
+
+def text_of(memory: int) -> int:
+    """Bytes of text that are read at a time."""
+    free = max(memory - resident(), LEAST)
+    return min(1 << (int(free / TEXT).bit_length() - 1), MOST_TEXT)
 
 
 def bytes_of(memory: Any) -> int:

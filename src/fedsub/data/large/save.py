@@ -14,9 +14,9 @@ from fedsub.checks import is_whole
 from fedsub.data.clients import Clients
 from fedsub.data.heat import said, summarise
 from fedsub.data.ingest import planned, told_of
-from fedsub.data.large.budget import Budget, bytes_of, default_memory, resident
+from fedsub.data.large.budget import Budget, bytes_of, default_memory, resident, text_of
 from fedsub.data.large.build import Ingest, Progress, check_unchanged, states, tell_changed
-from fedsub.data.large.sources import Source, staged_folder, staged_frame, staged_text
+from fedsub.data.large.sources import Source, staged_folder, staged_frame, staged_pieces
 from fedsub.data.large.work import Work
 from fedsub.data.plan import Plan
 from fedsub.data.store import check_replaceable, open_clients, say_made, whole_directory
@@ -37,6 +37,11 @@ class To:
     progress: Progress = lambda what, done, total: None
     made: Mapping[str, Any] | None = None
     budget: Budget | None = None  # instead of one from the memory
+
+    @property
+    def text(self) -> int:
+        """Bytes of a text file that are read at a time."""
+        return self.budget.text if self.budget is not None else text_of(self.memory)
 
     @classmethod
     def of(
@@ -61,8 +66,8 @@ def save_files(open_tables: Callable[[Path], Tables], client: Any, plan: Plan, t
         def attempt(cut: bool) -> None:
             resolved, names = planned(tables.names, client, plan)
             source = Source(tables, tables.places)
-            if tables.text:
-                source = staged_text(tables, names, work, to.progress, cut=cut)
+            if tables.in_pieces:
+                source = staged_pieces(tables, names, work, to.progress, cut=cut)
             _build(source, client, resolved, work, to, states(tables), only_check=cut, given=tables)
 
         told_of(tables, attempt)

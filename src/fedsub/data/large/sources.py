@@ -1,7 +1,7 @@
 """What is no local Parquet file becomes some, in the folder of work: text files, frames, files of an object store.
 
-A text file is rewritten as it streams by, a frame slice by slice. Rows keep their numbers, so that messages name
-them as they stand in what was given.
+A text file is rewritten some megabytes at a time, a frame slice by slice. Rows keep their numbers, so that messages
+name them as they stand in what was given.
 """
 
 from __future__ import annotations
@@ -35,23 +35,29 @@ class Source:
     places: Places
 
 
-def staged_text(given: Tables, names: list[str], work: Work, tell: Tell, *, cut: bool = False) -> Source:
-    """Text files, one Parquet file each; one that has not changed is not read again."""
+def staged_pieces(given: Tables, names: list[str], work: Work, tell: Tell, *, cut: bool = False) -> Source:
+    """Text files and Arrow streams, a Parquet file for every piece of one.
+
+    A piece of a file that has not changed is not read again.
+    """
     types = given.types(names)
     folder = staged_folder(work)
-    files = []
-    for which, file in enumerate(given.files):
-        tell("copy", which, len(given.files))
-        state = os.stat(file.path)
-        said = (str(file.path), state.st_size, state.st_mtime_ns, file.separator, file.encoding)
-        to = folder / f"{key_of(said, names, {n: str(t) for n, t in types.items()}, cut)}.parquet"
-        if not to.exists():
-            with _appearing(to) as part:
-                try:
-                    given.scan(which, names, types, cut=cut).sink_parquet(part, compression="lz4")
-                except pl.exceptions.PolarsError as error:
-                    raise Unreadable(file, error) from error
-        files.append(TableFile(to, ".parquet"))
+    files, states = [], [os.stat(file.path) for file in given.files]
+    before, total = 0, sum(state.st_size for state in states)
+    for which, (file, state) in enumerate(zip(given.files, states, strict=True)):
+        said = (str(file.path), state.st_size, state.st_mtime_ns, file.separator, file.encoding, file.piece)
+        key = key_of(said, names, {n: str(t) for n, t in types.items()}, cut)
+        for number, piece in enumerate(given.scans(which, names, types, cut=cut)):
+            tell("copy", before + min(number * file.piece, state.st_size), total)  # of a packed file: at most
+            to = folder / f"{key}-{number:06}.parquet"
+            if not to.exists():
+                with _appearing(to) as part:
+                    try:
+                        piece.sink_parquet(part, compression="lz4")
+                    except pl.exceptions.PolarsError as error:
+                        raise Unreadable(file, error) from error
+            files.append(TableFile(to, ".parquet"))
+        before += state.st_size
     _only(folder, {file.path for file in files})
     return Source(Tables(given.path, tuple(files)), given.places)
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedsub.checks import check_flag, check_positive, check_whole
-from fedsub.errors import MethodError
+from fedsub.errors import ConfigError, MethodError
 from fedsub.families.asynchronous.staleness import Staleness, staleness_of
 from fedsub.families.asynchronous.trainer import AsynchronousTrainer
+from fedsub.method.engine import Ray
 from fedsub.method.part import Part
 from fedsub.method.parts import SecureSum
 from fedsub.method.sampling import Uniform
@@ -38,11 +39,12 @@ class Asynchronous(Algorithm):
 
     So buffer = K of ``concurrency`` = K, ``at_once=False``, is the synchronous method, bit by bit, on any devices; and
     ``concurrency`` above K with ``most_stale=0`` is over-selection. ``concurrency`` is ``clients_per_round`` of the
-    method unless given. J. Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022.
+    method unless given, ``buffer`` a fifth of it. J. Nguyen et al., "Federated Learning with Buffered Asynchronous
+    Aggregation", AISTATS 2022.
     """
 
     method: Method
-    buffer: int = 10
+    buffer: int | None = None
     concurrency: int | None = None
     staleness: Staleness | str = "polynomial:0.5"  # or an object
     at_once: bool = True
@@ -53,7 +55,6 @@ class Asynchronous(Algorithm):
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method) or self.method.pooled:
             raise MethodError(f"Asynchronous is around a Method of clients, such as fedsubavg(), got {self.method!r}.")
-        check_whole("buffer of Asynchronous", self.buffer, 1)
         sampler = self.method.sampler
         if type(sampler) is not Uniform or sampler.replacement:
             raise MethodError(
@@ -63,13 +64,16 @@ class Asynchronous(Algorithm):
         if self.concurrency is None:
             object.__setattr__(self, "concurrency", sampler.clients_per_round)
         check_whole("concurrency of Asynchronous", self.concurrency, 1)
+        if self.buffer is None:
+            object.__setattr__(self, "buffer", max(1, self.places // FIFTH))
+        check_whole("buffer of Asynchronous", self.buffer, 1)
         check_flag("at_once", self.at_once)
         object.__setattr__(self, "staleness", staleness_of(self.staleness))
         if self.most_stale is not None:
             check_whole("most_stale", self.most_stale, 0)
         if self.deadline is not None:
             check_positive("deadline", self.deadline)
-        if not self.at_once and self.places < self.buffer:
+        if not self.at_once and self.places < self.size:
             raise MethodError(
                 f"buffer={self.buffer} is never full with concurrency={self.places} and at_once=False: places are "
                 "filled only after a step. Lower buffer, raise concurrency or leave at_once out."
@@ -83,6 +87,12 @@ class Asynchronous(Algorithm):
         """How many clients train at once."""
         assert self.concurrency is not None
         return self.concurrency
+
+    @property
+    def size(self) -> int:
+        """Of the buffer."""
+        assert self.buffer is not None
+        return self.buffer
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -102,14 +112,21 @@ class Asynchronous(Algorithm):
         return True
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
+        options.refuse(f"{self.name}, whose clients are sent what is in the driver,", "shards")
         self.check_population(problem.clients.sizes)
         check_own(self.name, self.keeper, problem)
-        stepping = replace(self.method, sampler=Uniform(self.buffer))  # so many clients are in a step
+        ray = Ray.of(options.engine)
+        if ray is not None and ray.deadline is not None:
+            raise ConfigError(
+                f"fs.Ray(deadline={ray.deadline:g}) leaves out clients whose work this machine is late with, and an "
+                "asynchronous run goes by the clock of clients' devices; leave it out, or give Asynchronous a deadline."
+            )
+        stepping = replace(self.method, sampler=Uniform(self.size))  # so many clients are in a step
         return fit(stepping, problem, params, options, partial(AsynchronousTrainer, self, options.devices or phones()))
 
     def check_population(self, sizes: np.ndarray) -> None:
         able = int(np.count_nonzero(np.asarray(sizes) > 0))
-        for name, count in (("buffer", self.buffer), ("concurrency", self.places)):
+        for name, count in (("buffer", self.size), ("concurrency", self.places)):
             if count > able:
                 raise MethodError(f"{name}={count} but there are only {able} clients with data; lower it.")
 
@@ -119,6 +136,7 @@ class Asynchronous(Algorithm):
         return own.pop("method") | {"asynchronous": {key: own[key] for key in _PLAYED}}
 
 
+FIFTH = 5
 _PLAYED = "buffer", "concurrency", "staleness", "at_once", "most_stale", "deadline"
 _REASONS: tuple[tuple[Callable[[Part], Any], str], ...] = (
     (

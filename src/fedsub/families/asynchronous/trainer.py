@@ -45,8 +45,10 @@ class AsynchronousTrainer(Trainer):
         super().__init__(problem, method, params, engine, plan, **options)
         self.how, self.devices, self.staleness = how, devices, staleness_of(how.staleness)
         self.queue = Queue(
-            np.flatnonzero(problem.clients.sizes > 0), self.cost, buffer=how.buffer, concurrency=how.places, seed=self.server.seed,
-            at_once=how.at_once, most_stale=how.most_stale, deadline=how.deadline, overhead=devices.overhead,
+            np.flatnonzero(problem.clients.sizes > 0), self.cost, buffer=how.size, concurrency=how.places,
+            seed=self.server.seed, at_once=how.at_once, most_stale=how.most_stale, deadline=how.deadline,
+            overhead=devices.overhead,
+            there=devices.there if devices.online is not None else None,
         )  # fmt: skip
         self.local_work = {name: getattr(method.local, name) for name in _WORK}
         # What a codec writes decides how long it travels, so that it must be known at once.
@@ -121,6 +123,7 @@ class AsynchronousTrainer(Trainer):
         flights = [*due.arrived, *due.lost, *due.late]
         up = np.array([flight.asked for flight in flights], np.int64)
         up[: len(sent)] += sent
+        notes, self.here.crew.notes = tuple(self.here.crew.notes), []
         order = np.argsort([flight.client for flight in flights], kind="stable")
         return RoundReport(
             clients=np.array([flight.client for flight in flights], np.int64)[order],
@@ -130,6 +133,7 @@ class AsynchronousTrainer(Trainer):
             lost=np.flatnonzero(order >= len(sent)),
             rejected=arrived.clients[done.uplink.refused],
             measured={CLOCK: self.queue.clock, "staleness": float(ages.mean()), "stalest": float(ages.max())},
+            notes=notes,
         )
 
 

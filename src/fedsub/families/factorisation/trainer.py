@@ -32,7 +32,7 @@ TABLE, SLOT = "items.weight", "personal"
 
 
 def prepare(method: FedMAvg | SFMF, problem: Problem, params: Tree, options: Options) -> Prepared:
-    options.refuse(method.name, "engine", "chunk", "workers", "compile")
+    options.refuse(method.name, "engine", "chunk", "workers", "compile", "shards")
     trainer = FactorisationTrainer(method, problem, params, options)
     loss = problem.objective.loss
     assert isinstance(loss, Squared)

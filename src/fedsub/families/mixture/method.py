@@ -21,6 +21,7 @@ from fedsub.families.mixture.linear import objective_constants
 from fedsub.families.mixture.modules import ModuleFunctions
 from fedsub.families.mixture.solver import Solver
 from fedsub.families.mixture.trainer import MixtureTrainer
+from fedsub.method.engine import Ray
 from fedsub.method.named.averaging import fedavg
 from fedsub.method.training import Algorithm, Options, Prepared
 from fedsub.objective.problem import Problem
@@ -63,8 +64,10 @@ class Mixture(Algorithm):
         """The clients' functions, how they are computed, and whether clients could not be batched."""
         if options.lost:
             raise ConfigError("lost= loses clients of a round, and the mixture's methods need all; leave it out.")
-        options.refuse(self.name, "chunk", "workers", "compile", "on_bad_update")
+        options.refuse(self.name, "chunk", "workers", "compile", "on_bad_update", "shards")
         probe = fedavg(batch_size=self.batch_size, local_steps=1, clients_per_round=None)
+        if Ray.of(options.engine) is not None:
+            options.refuse(self.name, "engine")
         engine = "serial" if options.engine == "serial" else "batched"
         choice = choose(problem, probe, params, engine=engine, seed=options.seed)
         plan = choice.plan

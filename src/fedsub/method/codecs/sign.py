@@ -31,6 +31,7 @@ class Sign(Codec):
     """
 
     feedback: bool = field(default=False, init=False, repr=False)
+    rowwise: ClassVar[bool] = True
     votes: ClassVar[bool] = True
 
     def check(self, method: Method) -> None:

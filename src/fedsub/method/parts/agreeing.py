@@ -85,6 +85,7 @@ class Dynamic(Agreeing):
 
     client_slots: ClassVar[tuple[str, ...]] = ("price",)
     server_slots: ClassVar[tuple[str, ...]] = ("price",)
+    rowwise: ClassVar[bool] = True
 
     @property
     def key(self) -> str:
@@ -116,6 +117,7 @@ class MeanOfAll(Agreeing):
     """
 
     server_slots: ClassVar[tuple[str, ...]] = ("way",)
+    rowwise: ClassVar[bool] = True
     sent_slots: ClassVar[tuple[str, ...]] = ("way",)
 
     def check(self, method: Method) -> None:

@@ -42,6 +42,7 @@ class AnchoredSteps(Part):
     scale: bool = True
     even: bool = True
     holders: bool = False
+    rowwise: ClassVar[bool] = True
     turns: ClassVar[int] = 2
     steers: ClassVar[bool] = True
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedsub.checks import check_positive
 from fedsub.method.part import Part, Total
@@ -22,6 +24,7 @@ class ClipRows(Part):
     """
 
     max_norm: float = 1.0
+    rowwise: ClassVar[bool] = True
 
     def check(self, method: Method) -> None:
         check_positive("max_norm of ClipRows", self.max_norm)
@@ -29,5 +32,5 @@ class ClipRows(Part):
     def limit(self, update: Tree, total: Total) -> None:
         for name, value in update.items():
             if name in total.rows:
-                norm = value.reshape(len(value), -1).norm(dim=1).clamp_min_(1e-30)
+                norm = value.reshape(len(value), math.prod(value.shape[1:])).norm(dim=1).clamp_min_(1e-30)
                 value.mul_((self.max_norm / norm).clamp_max_(1.0).reshape(-1, *[1] * (value.ndim - 1)))

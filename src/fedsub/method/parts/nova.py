@@ -33,6 +33,7 @@ class NormalisedSteps(Part):
 
     effective: str = "norms"
     numbers: ClassVar[tuple[str, ...]] = ("effective",)
+    rowwise: ClassVar[bool] = True
 
     @property
     def key(self) -> str:

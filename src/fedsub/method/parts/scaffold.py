@@ -34,6 +34,7 @@ class ControlVariates(Part):
     server_slots: ClassVar[tuple[str, ...]] = ("variate",)
     sent_slots: ClassVar[tuple[str, ...]] = ("variate",)
     payloads: ClassVar[tuple[str, ...]] = ("variate",)
+    rowwise: ClassVar[bool] = True
     steers: ClassVar[bool] = True
 
     @property

@@ -47,5 +47,9 @@ class BoundAround(BoundSampler):
         self.inner = how.sampler.bind(sizes)
         self.state, self.reports, self.repeats = self.inner.state, self.inner.reports, self.inner.repeats
 
+    def meet(self, sizes: np.ndarray) -> None:
+        super().meet(sizes)
+        self.inner.meet(sizes)
+
     def observe(self, round: int, clients: np.ndarray, losses: np.ndarray, deviations: np.ndarray) -> None:
         self.inner.observe(round, clients, losses, deviations)

@@ -67,6 +67,11 @@ class BoundSampler:
                     "lower it, take everyone, or sample with replacement."
                 )
 
+    def meet(self, sizes: np.ndarray) -> None:
+        """Clients have come whose size was 0 until now; what is known of the others stays."""
+        self.sizes = np.asarray(sizes, np.int64)
+        self.able = np.flatnonzero(self.sizes > 0)
+
     def select(self, round: int, seed: int, probe: Probe, eligible: np.ndarray | None = None) -> Cohort:
         """The cohort of a round; ``eligible``: sorted numbers of the clients that may be drawn (None: all)."""
         pool = self.able if eligible is None else eligible[self.sizes[eligible] > 0]

@@ -67,6 +67,10 @@ class _BoundUCB(BoundSampler):
         self.state = {name: np.zeros(len(self.sizes)) for name in names}
         self.state["seen"] = np.zeros(len(self.sizes), np.int64)
 
+    def meet(self, sizes: np.ndarray) -> None:
+        super().meet(sizes)
+        self.share = self.sizes / self.sizes.sum()
+
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
         past = round - 1
         if "index" in self.state:

@@ -118,7 +118,11 @@ class _BoundPoisson(BoundSampler):
 
     def __init__(self, sizes: np.ndarray, how: Poisson) -> None:
         super().__init__(sizes, clients_per_round=how.clients_per_round)
-        self.chance = how.clients_per_round / len(self.able)
+        self.expected = how.clients_per_round
+
+    @property
+    def chance(self) -> float:
+        return self.expected / len(self.able)
 
     def draw(self, round: int, seed: int, probe: Probe, pool: np.ndarray) -> Cohort:
         return Cohort.of(pool[rng.uniform(rng.key(seed, rng.COHORT, round, pool)) < self.chance])

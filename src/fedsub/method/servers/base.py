@@ -38,6 +38,10 @@ class RowServer(ServerRule):
                 check_positive(f"groups[{pattern!r}][{key!r}]", value)
 
     @property
+    def rowwise(self) -> bool:
+        return True
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """What is remembered of every parameter."""
         return ()
@@ -70,7 +74,6 @@ class RowServer(ServerRule):
         return mean
 
     def init(self, params: Tree, tables: Collection[str]) -> Tree:
-        check_patterns(self.groups, params, type(self).__name__)
         state = {
             f"{slot}/{name}": self.first(slot, param, name in tables)
             for name, param in params.items()
@@ -145,6 +148,13 @@ class RowServer(ServerRule):
     def _put(self, name: str, rows: Tensor, held: Tree, state: Tree) -> None:
         for slot, values in held.items():
             put_rows(state[f"{slot}/{name}"], rows, values)
+
+
+def check_groups_of(rule: object, names: Collection[str]) -> None:
+    """Refuse settings of a server, or of one that it goes on with, whose pattern fits no parameter."""
+    while rule is not None:
+        check_patterns(getattr(rule, "groups", None), names, type(rule).__name__)
+        rule = getattr(rule, "server", None)
 
 
 def _stamp(last: Tensor, rows: Tensor, round: int) -> None:

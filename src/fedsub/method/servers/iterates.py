@@ -73,6 +73,10 @@ class MeanOfIterates(ServerRule):
         return self.server.lazy
 
     @property
+    def rowwise(self) -> bool:
+        return getattr(self.server, "rowwise", False)
+
+    @property
     def whole_tables(self) -> bool:
         return self.server.whole_tables
 

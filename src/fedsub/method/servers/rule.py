@@ -26,6 +26,11 @@ class ServerRule:
         """Whether a step changes all rows of a table, not only those that were sent."""
         return False
 
+    @property
+    def rowwise(self) -> bool:
+        """Whether it treats every row by itself, so that a table may be kept in pieces."""
+        return False
+
     def fitted(self, share: float, rounds: int | None = None) -> ServerRule:
         """The server for a population of which ``share`` takes part in a round (K/N), for so many rounds if known."""
         return self

@@ -48,6 +48,10 @@ class TorchOptimiser(ServerRule):
     def whole_tables(self) -> bool:
         return not self.sparse_server
 
+    @property
+    def rowwise(self) -> bool:
+        return self.sparse_server
+
     def init(self, params: Tree, tables: Collection[str]) -> Tree:
         large = [name for name in tables if len(params[name]) > MANY_ROWS]
         if large and not self.sparse_server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedsub.method.batches import Batches
 from fedsub.method.groups import Cohort
@@ -31,15 +30,26 @@ class Scene:
         return where, *self.half.train(engine, self.down(where), self.memory, self.batches.take(where))
 
 
-class Crew(Protocol):
+class Crew:
     """Who trains. What comes back is in the order of the groups, so nothing depends on who did what and when."""
 
-    count: int  # workers among whom groups are shared
+    count = 1  # workers among whom groups are shared
+    deadline: float | None = None  # seconds of a round after which groups are left out
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []  # sentences for the events of this round
 
     def train(self, scene: Scene, engine: Engine, groups: Sequence[slice]) -> Iterator[Done]:
         """The groups' work; a crew with a deadline may leave groups out."""
-        ...
+        raise NotImplementedError
+
+    def who(self) -> str:
+        """Who they are, in a sentence; "" where there is nothing to tell."""
+        return ""
+
+    def did(self) -> tuple[str, ...]:
+        """Who has trained how many clients, in sentences."""
+        return ()
 
     def close(self) -> None:
         """Nobody will ask again."""
-        ...

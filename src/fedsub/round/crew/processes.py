@@ -25,7 +25,7 @@ import torch
 
 from fedsub.errors import RunError
 from fedsub.round.client import ClientHalf
-from fedsub.round.crew.base import Done, Scene
+from fedsub.round.crew.base import Crew, Done, Scene
 from fedsub.round.crew.parcels import Job, job, opened, perform, shared_of, size_of, to_arrays, to_tree
 from fedsub.round.crew.schedule import AHEAD, Event, Schedule
 from fedsub.round.crew.slab import Slab
@@ -40,10 +40,11 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
-class Processes:
+class Processes(Crew):
     """``count`` processes; groups that are too small or too few for them are trained in this one."""
 
     def __init__(self, count: int):
+        super().__init__()
         self.count = count
         self._here = Threads(1)
         self._pool: Forked | None = None

@@ -6,16 +6,17 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from fedsub.round.crew.base import Done, Scene
+from fedsub.round.crew.base import Crew, Done, Scene
 from fedsub.round.engines.base import Engine
 
 
-class Threads:
+class Threads(Crew):
     """Torch releases the interpreter lock inside operations. Each thread owns its module copies, because swapping
     parameters changes a module while it runs.
     """
 
     def __init__(self, count: int):
+        super().__init__()
         self.count = max(1, count)
         self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
 

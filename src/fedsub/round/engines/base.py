@@ -91,7 +91,7 @@ def mean_gradient(params: Tree, at: Tree, steps: Sequence[Callable[[], Tree]]) -
 def template(problem: Problem, device: torch.device) -> nn.Module:
     """A copy of the user's module without its tables, to be filled with a submodel, on ``device``."""
     own = dict(problem.objective.module.named_parameters())
-    empty = {id(own[n]): nn.Parameter(own[n].detach()[:0].clone()) for n in problem.tables}
+    empty = {id(own[n]): nn.Parameter(torch.empty((0, *own[n].shape[1:]), dtype=own[n].dtype)) for n in problem.tables}
     try:
         return copy.deepcopy(problem.objective.module, empty).to(device).train()
     except Exception as err:

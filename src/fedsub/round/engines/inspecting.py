@@ -8,11 +8,13 @@ import torch
 from fedsub.errors import ObjectiveError
 from fedsub.method.batches import Batches
 from fedsub.objective.problem import Problem
+from fedsub.round.cut import cut
 from fedsub.round.engines.base import Filled, Plan, columns_to, template
 from fedsub.round.engines.explain import failed
 from fedsub.round.engines.probe import Usage, probe
-from fedsub.trees import Tree, take_rows
+from fedsub.trees import Model, Tree, rows_of
 
+FIRST = 7  # rows of a lazy table that stand before a client's, so that its ids are others
 _SMALL = 20_000_000  # values of a table that may be copied for a check
 
 
@@ -59,15 +61,15 @@ def inspect(problem: Problem, params: Tree, client: int, batches: Batches) -> tu
     samples = batches.samples[0, 0][batches.weights[0, 0] > 0]
     batch = _batch(problem, samples, device, local=True)
     rows = {s.name: torch.from_numpy(s.rows_of(client).astype(np.int64)).to(device) for s in problem.spaces.values()}
+    model = problem.untouched(params)
     own = {n: params[n] for n in problem.dense}
-    own = {n: take_rows(params[n], rows[s.name]) for n, s in problem.tables.items()} | own
+    own = {n: rows_of(model[n], rows[s.name]) for n, s in problem.tables.items()} | own
     with torch.random.fork_rng():
         filled.fill({name: value.clone() for name, value in own.items()})
         usage = probe(problem, filled.module, batch)
         if not usage.whole:
-            _same_on_full_tables(
-                problem, params, own, rows, filled, batch, _batch(problem, samples, device, local=False)
-            )
+            full = _batch(problem, samples, device, local=False)
+            _same_on_full_tables(problem, *_with_others(problem, model, rows, full), own, filled, batch)
     columns = tuple(name for name in problem.clients.columns if name in batch.read)
     plan = Plan(
         columns, dropout=usage.dropout, sample_mask="sample_mask" in batch.read, random=usage.random is not None
@@ -81,9 +83,28 @@ def _batch(problem: Problem, samples: np.ndarray, device: torch.device, *, local
     return batch
 
 
+def _with_others(
+    problem: Problem, model: Model, rows: dict[str, torch.Tensor], batch: Columns
+) -> tuple[Tree, dict[str, torch.Tensor], Columns]:
+    """(the full tables, the client's rows in them, the batch for them); of a lazy one its first rows and the client's.
+
+    There, too, ids are other numbers than on the submodel.
+    """
+    ids = {name: held.cpu().numpy() for name, held in rows.items()}
+    also = {name: np.union1d(held, np.arange(min(FIRST, problem.spaces[name].size))) for name, held in ids.items()}
+    columns = [c for space in problem.spaces.values() for c in space.columns if c in batch]
+    arrays = {c: dict.__getitem__(batch, c).cpu().numpy() for c in columns}
+    params, arrays, cuts = cut(problem.tables, model, arrays, also)
+    for column, values in arrays.items():
+        if problem.clients.columns[column].space in cuts:
+            dict.__setitem__(batch, column, torch.from_numpy(values))
+    at = {name: torch.from_numpy(np.searchsorted(cuts[name], held)) for name, held in ids.items() if name in cuts}
+    return params, rows | at, batch
+
+
 def _same_on_full_tables(
-    problem: Problem, full_params: Tree, own: Tree, rows: dict[str, torch.Tensor], filled: Filled, local: Columns,
-    full: Columns,
+    problem: Problem, full_params: Tree, rows: dict[str, torch.Tensor], full: Columns, own: Tree, filled: Filled,
+    local: Columns,
 ) -> None:  # fmt: skip
     """Looking ids up must be all a module does with them: then a submodel gives the losses of the full model."""
     torch.manual_seed(0)

@@ -29,7 +29,7 @@ from fedsub.round.memory import Memory, origin_in
 from fedsub.round.messages import MODEL, UPDATE, Downlink, Kept, Uplink
 from fedsub.round.told import Told
 from fedsub.torch_private import reason, untested
-from fedsub.trees import Tree, take_rows
+from fedsub.trees import RowSource, Tree, rows_of
 
 ENGINES = ("auto", "batched", "serial")
 TOLERANCE = 1e-3  # of the largest value; rounding stays far below, a wrong mapping far above
@@ -88,7 +88,7 @@ class Trial:
     """
 
     def __init__(self, problem: Problem, method: Method, params: Tree, seed: int):
-        self.problem, self.params, self.seed = problem, params, seed
+        self.problem, self.params, self.seed = problem, problem.untouched(params), seed
         smooth = method.local.smooth()
         self.method = replace(method, local=smooth, parts=tuple(p for p in method.parts if not p.codec))
         names = [f"without {type(p).__name__}" for p in method.parts if p.codec]
@@ -140,9 +140,12 @@ class Trial:
 
         return down
 
-    def _rows(self, name: str, value: Tensor, rows: dict[str, Tensor]) -> Tensor:
+    def _rows(self, name: str, value: Tensor | RowSource, rows: dict[str, Tensor]) -> Tensor:
         space = self.problem.tables.get(name)
-        return value if space is None else take_rows(value, rows[space.name].to(value.device))
+        if space is None:
+            assert isinstance(value, Tensor)
+            return value
+        return rows_of(value, rows[space.name].to(value.device))
 
     def _slot(self, name: str, like: Tensor, slots: Tree | None, asked, where: slice) -> Tensor:
         if slots is None:

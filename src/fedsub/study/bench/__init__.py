@@ -99,6 +99,7 @@ def main(
             task = bar.add_task("ingest", total=None)
             found = reading.run(
                 rounds=rounds, rows=rows or reading.ROWS, memory=memory or reading.MEMORY,
+                whole=(rows or 0) <= reading.ROWS,
                 progress=lambda what: bar.update(task, description=f"ingest {what}"),
             )  # fmt: skip
             bar.update(task, description="ingest done", total=1, completed=1)

@@ -65,7 +65,10 @@ def run(
     *, rounds: int | None = None, rows: int = ROWS, memory: str = MEMORY, workers: int = 0, whole: bool = True,
     progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Seconds (wall and CPU) and peak memory of every turn. ``whole``: fedsub in memory, too, once."""
+    """Seconds (wall and CPU) and peak memory of every turn. ``whole``: fedsub in memory, too, once.
+
+    The command leaves that out of more than `ROWS` rows, which might not fit.
+    """
     turns = rounds or TURNS
     out: dict[str, Any] = {
         "rows": rows,

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsub.checks import check_number
 from fedsub.disk.files import JsonLines
 from fedsub.disk.reading import check_plain, read_json
 from fedsub.disk.rundir import SAMPLES
 from fedsub.errors import CheckpointError, ConfigError
 from fedsub.round.clock.devices import Devices
-from fedsub.round.clock.seconds import round_seconds, samples_trained
+from fedsub.round.clock.rounds import FORWARD, RoundClock, work_of
 
 if TYPE_CHECKING:
     from fedsub.running.result import Result
-
-FORWARD = 1 / 3  # of a training step's work: a candidate's loss takes a forward pass and no backward one
 
 
 def estimated_seconds(
@@ -32,27 +29,17 @@ def estimated_seconds(
 ) -> dict[int, float]:
     """Seconds from the start to the end of each round, {0: 0.0, 1: …}, had the run's clients been ``devices``.
 
-    A sampler that probes candidates adds an exchange before the round: they download (``probe_down``), pass
-    their samples forward (cpow: one batch), at the share ``forward`` of the cost of training on them, and answer.
+    Questions of samplers count as in `fedsub.round.clock.rounds.RoundClock`.
     """
-    check_number("forward", forward, least=0, error=ConfigError)
     folder = _folder(run)
-    local, probe = _work(folder)
-    sizes = _sizes(folder)
     clock, out = 0.0, {0: 0.0}
     try:
         lines = list(JsonLines.read(folder / "traffic.jsonl"))
-        devices = _once(devices, [line[who] for line in lines for who in ("clients", "probed") if line.get(who)])
+        drawn = _once(devices, [line[who] for line in lines for who in ("clients", "probed") if line.get(who)])
+        rounds = _clock(folder, drawn, deadline=deadline, quantile=quantile, forward=forward)
         for line in lines:
-            if probed := line.get("probed"):
-                asked = forward * samples_trained(probe, probed, sizes, folder)
-                clock += round_seconds(
-                    devices, probed, line["probe_down"], line["probe_up"], asked, deadline=deadline, quantile=quantile
-                )
-            trained = samples_trained(local, line["clients"], sizes, folder)
-            clock += round_seconds(
-                devices, line["clients"], line["down"], line["up"], trained, deadline=deadline, quantile=quantile
-            )
+            asked = (line["probed"], line["probe_down"], line["probe_up"]) if line.get("probed") else ()
+            clock += rounds.seconds(line["clients"], line["down"], line["up"], *asked)
             out[int(line["round"])] = clock
     except (OSError, KeyError, TypeError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -78,29 +65,16 @@ def _folder(run: Result | str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _work(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a client does when it trains, and when it is probed: the settings that `samples_trained` takes."""
+def _clock(folder: Path, devices: Devices, **waits: float | None) -> RoundClock:
+    file = folder / "config.json"
     try:
-        method = read_json(folder / "config.json")["method"]
-        if "local" not in method:
-            raise CheckpointError(
-                f"the local work of {method['name']} is not a number of batches; estimate its rounds with "
-                "fedsub.study.costs.round_seconds."
-            )
-        local, sampler = method["local"], method.get("sampler") or {}
-        while "sampler" in sampler:  # wrapped, for instance by one that knows who is online
-            sampler = sampler["sampler"]
-        known = (local.get("local_steps") or local.get("local_epochs")) and "batch_size" in local
+        method = read_json(file)["method"]
+        work_of(method)
+    except ConfigError as error:
+        raise CheckpointError(f"{file}: {error}.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{folder / 'config.json'} cannot be used ({error!r}); train the run again.") from error
-    if not known:
-        raise CheckpointError(
-            f"{folder / 'config.json'} names no local_steps or local_epochs with a batch_size, so the local work is "
-            "not known; estimate its rounds with fedsub.study.costs.round_seconds."
-        )
-    if sampler.get("variant") == "cpow":
-        return local, local | {"local_steps": 1, "local_epochs": None}
-    return local, {"local_epochs": 1, "batch_size": None}
+        raise CheckpointError(f"{file} cannot be used ({error!r}); train the run again.") from error
+    return RoundClock(devices, method, _sizes(folder), where=folder, **waits)  # type: ignore[arg-type]
 
 
 def _sizes(folder: Path) -> np.ndarray | None:

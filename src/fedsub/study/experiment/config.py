@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedsub.disk.reading import check_depth, read_text
 from fedsub.errors import ConfigError
+from fedsub.method.engine import Ray
 from fedsub.study.experiment.complaints import explain
 
 Count = Annotated[int, Field(ge=1)]
@@ -156,9 +157,12 @@ class Train(Section):
 
 
 class Run(Section):
-    engine: Literal["auto", "batched", "serial"] = "auto"
+    engine: Literal["auto", "batched", "serial", "ray"] = "auto"
     chunk: Count | None = None
-    workers: Count = 1
+    workers: Count | None = None
+    address: str | None = None  # of a Ray cluster
+    deadline: Annotated[float, Field(gt=0)] | None = None  # seconds that a cluster has for a round
+    shards: Count | None = None
     compile: bool = False
     device: str = "cpu"
     checkpoint_every: Count = 10
@@ -168,11 +172,34 @@ class Run(Section):
     reference: str | None = None  # the method that the others are compared with, by label or name
     stop_at_target: bool = False
     tensorboard: bool = False
-    devices: Literal["phones", "datacentre", "none"] = "phones"
+    devices: str | dict[str, Any] = "phones"  # a preset, a trace's file, or settings of `fedsub.Devices`
     out: str | None = None
     start: str | None = None  # a run's directory, or that of a comparison
     start_state: bool = False
     grow: bool = False  # ids that the start does not know get rows of their own
+
+    @model_validator(mode="after")
+    def _known(self) -> Run:
+        from fedsub.round.clock.devices import NONE, PRESETS, is_trace
+
+        if isinstance(self.devices, str) and not is_trace(self.devices) and self.devices not in (*PRESETS, NONE):
+            known = ", ".join(f'"{name}"' for name in (*PRESETS, NONE))
+            raise ValueError(
+                f'run.devices is "{self.devices}", expected {known}, a trace (.csv or .parquet) or a table of settings'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _of_a_cluster(self) -> Run:
+        for name in ("address", "deadline"):
+            if getattr(self, name) is not None and self.engine != "ray":
+                raise ValueError(f'{name} is of a Ray cluster; add engine = "ray" (--engine ray)')
+        return self
+
+    @property
+    def computed(self) -> str | Ray:
+        """The engine as `fedsub.run` takes it."""
+        return Ray(self.address, deadline=self.deadline) if self.engine == "ray" else self.engine
 
 
 class Slice(Section):

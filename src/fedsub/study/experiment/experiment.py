@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedsub.disk.functions import find
 from fedsub.errors import ConfigError, nearest
 from fedsub.method.names import check_label, normal
+from fedsub.round.clock.devices import Devices, is_trace, named
 from fedsub.study.experiment import tasks
 from fedsub.study.experiment.complaints import show, words
 from fedsub.study.experiment.config import Config, merge, parse
@@ -69,6 +70,15 @@ class Experiment:
             return None
         path = expand(given)
         return path if self.base == Path.cwd() else self.base / path
+
+    def devices(self) -> Devices | None:
+        """What clients train on, or time is estimated for; a trace's file may be relative to the configuration."""
+        given = self.config.run.devices
+        table = {"trace": given} if is_trace(given) else given
+        if isinstance(table, dict) and "trace" in table:
+            path = expand(str(table["trace"]))
+            table = table | {"trace": path if self.base == Path.cwd() else self.base / path}
+        return named(table)
 
     def clients(self, *, labelled: bool = True) -> Clients:
         """All data, with the columns that model and split need; numbered as those of the run to begin from, if any.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedsub.checks import check_whole
 from fedsub.data.clients import Clients
-from fedsub.errors import ConfigError
+from fedsub.errors import ConfigError, MethodError
+from fedsub.method.sampling import Uniform
 from fedsub.method.slots import Method
 from fedsub.method.training import Algorithm
 from fedsub.objective.objective import Objective
@@ -28,6 +29,7 @@ from fedsub.study.report.words import duration, size
 USABLE = 0.8  # of a machine's memory
 WORTH = 0.9  # workers are taken if a round then takes at most this share of the time
 MOST_DEVICES = 100_000
+FEW = 10  # clients whose work is counted one by one: what the serial engine does is in proportion
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,22 @@ def plan(
     many = check_whole("rounds", rounds, 1, error=ConfigError)
     cluster, constants = cluster or Cluster(), constants or Constants()
     problem = Problem.bind(objective, clients.pooled() if method.pooled else clients)
-    found = [count(problem, method, engine, seed=seed) for engine in (("serial",) if method.pooled else ENGINES)]
-    counts, trainer = min(found, key=lambda one: sum(one[0].seconds(constants)))
+    counts, trainer = count(problem, method, "serial" if method.pooled else "batched", seed=seed)
     scaled = Scaled.of(problem, trainer, counts, population, rows, samples)
+    if not method.pooled:
+        alone, _ = count(problem, _of_few(method, counts), "serial", seed=seed)
+        each = [one.of(counts.clients) for one in (counts, alone)]
+        counts = min(each, key=lambda one: sum(one.seconds(constants)))
     counts = counts.of(scaled.cohort)
     return _chosen(trainer, scaled, counts, many, cluster, constants)
 
 
-ENGINES = "batched", "serial"
+def _of_few(method: Method, counts: Counts) -> Method:
+    """The method with a small cohort, if it can do with one."""
+    try:
+        return replace(method, sampler=Uniform(min(FEW, round(counts.clients))))
+    except MethodError:  # some need everybody
+        return method
 
 
 def _chosen(
@@ -222,11 +232,11 @@ def _workers(
     best = min(range(1, most + 1), key=seconds)
     one = seconds(1)
     if best > 1 and seconds(best) <= WORTH * one:
+        engine = "ray" if cluster.machines > 1 else counts.engine
         why.append(
-            f"Engine: ray with {best} workers, {_span(seconds(best))} a round; alone the {counts.engine} engine "
-            f"takes {_span(one)}."
+            f"Engine: {engine} with {best} workers, {_span(seconds(best))} a round; one alone takes {_span(one)}."
         )
-        return "ray", best, seconds(best)
+        return engine, best, seconds(best)
     beside = f" {most} workers would take {_span(seconds(most))}." if most > 1 else ""
     why.append(f"Engine: {counts.engine}, in one process, {_span(one)} a round.{beside}")
     return counts.engine, 1, one

@@ -96,7 +96,8 @@ def time_chart(comparison: Comparison, metric: str) -> Chart:
     label = f"estimated {unit} {w.on_devices(comparison)}, summed over the rounds"
     caption = (
         f"{w.words(metric)} against the time that the rounds would take {w.on_devices(comparison)}: an estimate from "
-        "assumed bandwidths, latencies and speeds, in which a round lasts as long as its slowest client."
+        "assumed bandwidths, latencies and speeds, in which a round lasts as long as its slowest client, and an "
+        "asynchronous step until enough have answered."
     )
 
     def position(result: Result) -> dict[int, float]:

@@ -91,7 +91,7 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.timed:
         out.append(
             f"Time {w.on_devices(comparison)}: estimated from assumed bandwidths, latencies and speeds, not measured; "
-            "a round lasts as long as its slowest client."
+            "a round lasts as long as its slowest client, an asynchronous step until enough have answered."
         )
     out.append("Best: the best value of all evaluated rounds, hence a little optimistic. Last: after the last round.")
     if by is not None:

@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Traced:
-    """A step of a chunk of clients; recorded, its arguments are tables, dense, offsets, columns, weights, keys (flat)."""
+    """A step of a chunk of clients. Recorded it takes tables, dense, offsets, columns, weights, keys (flat)."""
 
     step: Step
     operations: int

@@ -141,7 +141,7 @@ def test_a_node_the_superlink_and_the_server_app_are_killed_and_no_bit_is_lost(m
 def server_app_of(link: Loopback) -> int:
     """The process that the superexec started for the run: with its group, and the app's name."""
     group = link.processes["superexec"].pid
-    said = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(["ps", "-ww", "-eo", "pid=,pgid=,args="], capture_output=True, text=True, check=True).stdout
     found = [line.split(None, 2) for line in said.splitlines()]
     apps = [int(pid) for pid, owner, args in found if int(owner) == group and "serverapp" in args]
     assert apps, said

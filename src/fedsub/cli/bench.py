@@ -13,6 +13,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=examples(
         "fedsub bench", "fedsub bench --rounds 20 --json", "fedsub bench --gossip",
         "fedsub bench --secure --flower other/bin/python",
+        "fedsub bench w2 w3-100 --workers",
         "fedsub bench --ingest --rows 20000000 --memory 2GB",
     ))(bench)  # fmt: skip
 
@@ -75,6 +76,13 @@ def bench(
             "in memory.",
         ),
     ] = False,
+    workers: Annotated[
+        bool,
+        typer.Option(
+            "--workers",
+            help="Instead: rounds by the clock with one worker, two processes, and two workers of a Ray cluster here.",
+        ),
+    ] = False,
     rows: Annotated[int | None, typer.Option(min=1, help="With --ingest: rows. Default: 20 million.")] = None,
     memory: Annotated[str | None, typer.Option(help="With --ingest: memory at most. Default: 2GB.")] = None,
     json: Json = False,
@@ -92,6 +100,7 @@ def bench(
         gossip=gossip,
         secure=secure,
         flower=flower,
+        workers=workers,
         ingest=ingest,
         rows=rows,
         memory=memory,

@@ -56,6 +56,11 @@ class Clients:
         """Samples of every client, int64 [clients]."""
         return np.diff(self.offsets)
 
+    @cached_property
+    def largest(self) -> int:
+        """Samples of the client that has the most; asked for in every round."""
+        return int(self.sizes.max(initial=0))
+
     def __repr__(self) -> str:
         spaces = ", ".join(f"{s.name}: {s.size:,} rows" for s in self.spaces.values())
         return f"Clients({len(self):,} clients, {self.samples:,} samples; {spaces})"

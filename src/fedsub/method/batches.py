@@ -131,7 +131,7 @@ def _width(clients: Clients, longest: int, local: Local) -> int:
     For whole local data as one batch, it is the cohort's longest, rounded up to one of a few sizes: engines
     prepare for each width that they meet.
     """
-    most = int(clients.sizes.max())
+    most = clients.largest
     if local.batch_size is not None:
         return local.batch_size if local.batches == "replacement" else min(local.batch_size, most)
     step = max(1, 1 << max(0, longest.bit_length() - 3))

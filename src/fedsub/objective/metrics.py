@@ -106,7 +106,13 @@ def twentieths(values: Array) -> list[float]:
 def auc_by_client(scores: Array, labels: Array, owners: Array, clients: int) -> Array:
     """`auc` of every client's samples at once; ``owners`` are 0 … clients − 1."""
     order = np.argsort(scores)  # ties share a rank, so their order does not matter
-    order = order[np.argsort(owners[order], kind="stable")]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    # By client, then by place, as one number: the samples of a client stand together already, and stay there.
+    bits = len(order).bit_length()
+    keys = owners.astype(np.int64) << bits | place
+    keys.sort(kind="stable")
+    order = order[keys & ((1 << bits) - 1)]
     owner, score, positive = owners[order], scores[order], labels[order] > 0.5
     new = np.r_[True, (owner[1:] != owner[:-1]) | (score[1:] != score[:-1])]  # ties share their mean rank
     group = np.cumsum(new) - 1

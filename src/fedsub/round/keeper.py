@@ -50,6 +50,7 @@ class Keeper:
                 f"{type(rule).__name__} steps every row of a table in every round, and {name!r} is lazy: its rows are "
                 "not there. Use sparse_server=True, or one of fedsub's own servers, whose rows catch up."
             )
+        self._known: dict[str, tuple[Tensor, Tensor]] = {}  # by space: the rows last asked for, and their slots
         self.resident = {tables[name]: Directory(_free(params[name])) for name in self.lazy}  # by space
         self.parts, self.rule, self.average, self.params, self.tables = parts, rule, average, params, tables
         self.state: Tree = rule.init(params, tables)
@@ -74,7 +75,7 @@ class Keeper:
     def show(self, layout: Layout) -> Shown:
         """What clients of a round may be sent."""
         at = {space: rows.rows for space, rows in layout.items()}
-        at |= {space: _slots(one, at[space]) for space, one in self.resident.items()}
+        at |= {space: self._slots(space, layout[space].union)[layout[space].inverse.long()] for space in self.resident}
         return Shown(self.trees, at)
 
     def close(self, totals: Mapping[str, Total], plain: Collection[str], number: int, time: int) -> None:
@@ -113,8 +114,14 @@ class Keeper:
 
     def _places(self, rows: Rows) -> Rows:
         """Where rows lie in the tensors here."""
-        found = {space: _slots(one, rows[self._first(space)]) for space, one in self.resident.items()}
+        found = {space: self._slots(space, rows[self._first(space)]) for space in self.resident}
         return {table: found.get(self.tables[table], at) for table, at in rows.items()}
+
+    def _slots(self, space: str, rows: Tensor) -> Tensor:
+        """Where rows lie; those of a round are asked for several times."""
+        if self._known.get(space, (None,))[0] is not rows:
+            self._known[space] = rows, torch.from_numpy(self.resident[space].find(rows.numpy()))
+        return self._known[space][1]
 
     def _first(self, space: str) -> str:
         return next(name for name in self.lazy if self.tables[name] == space)
@@ -128,6 +135,7 @@ class Keeper:
                 continue
             self._reserve(space, directory.needed(len(new)))
             slots, ids = directory.add(new), torch.from_numpy(new)
+            self._known.pop(space, None)
             like = {name: p[:0] if p.ndim else p for name, p in self.params.items()}
             like |= {name: self.lazy[name].take(ids) for name in names}
             begins = self.rule.init(like, self.tables)
@@ -167,6 +175,7 @@ class Keeper:
         """After what a checkpoint kept has been put into the tensors here."""
         for directory in self.resident.values():
             directory.fill()
+        self._known.clear()
 
     def model(self, time: int) -> Model:
         """What is evaluated after a round: a copy if rows must be brought up to date first, or of a mean."""
@@ -227,10 +236,6 @@ class Keeper:
 def _free(arena: Tensor) -> Tensor:
     """No row in any slot."""
     return torch.full((len(arena),), FREE, dtype=torch.int64)
-
-
-def _slots(directory: Directory, rows: Tensor) -> Tensor:
-    return torch.from_numpy(directory.find(rows.numpy()))
 
 
 def _longer(values: Tensor, rows: int) -> Tensor:

@@ -26,6 +26,7 @@ from fedsub.study.bench import gossip as nodes
 from fedsub.study.bench import ingest as reading
 from fedsub.study.bench import mixture as personal
 from fedsub.study.bench import secure as sums
+from fedsub.study.bench import workers as crews
 from fedsub.study.bench import zoo as additions
 from fedsub.study.bench.contenders import CentralSGD, Contender, DeepcopyLoop, Federated, auto_choice
 from fedsub.study.bench.growth import Measured, measure
@@ -63,6 +64,7 @@ def main(
     gossip: bool = False,
     secure: bool = False,
     flower: str | None = None,
+    workers: bool = False,
     ingest: bool = False,
     rows: int | None = None,
     memory: str | None = None,
@@ -76,7 +78,8 @@ def main(
     to FedSubAvg's round (default: on w1 and w3; ``growth`` then is a table of 10 million rows). ``mixture`` measures
     an iteration of L2SGD+ over all clients of the MovieLens twin instead, and nothing else; ``gossip`` rounds of nodes
     without a server over all of them, beside FedAvg's; ``secure`` a secure sum, beside Flower's if ``flower`` is a
-    Python that has it; ``ingest`` reading ``rows`` of Parquet in bounded ``memory``.
+    Python that has it; ``workers`` rounds by the clock with two workers, local and on Ray; ``ingest`` reading ``rows``
+    of Parquet in bounded ``memory``.
     """
     chosen = names if names is not None else list(additions.WORKLOADS if zoo else WORKLOADS)
     for name in chosen:
@@ -90,6 +93,16 @@ def main(
     console = Console() if sys.stdout.isatty() else Console(width=120)
     if not ingest and (rows is not None or memory is not None):
         raise ConfigError("--rows and --memory are of --ingest; add it.")
+    if workers:
+        if mixture or gossip or zoo or secure or ingest:
+            raise ConfigError("--workers goes with names of workloads only.")
+        with _progress() as bar:
+            task = bar.add_task("workers", total=None)
+            found = crews.run(names, rounds=rounds, progress=lambda what: bar.update(task, description=what))
+            bar.update(task, description="workers done", total=1, completed=1)
+        out["workers"] = found
+        print(jsonlib.dumps(out, indent=1)) if json else console.print(crews.table(found))
+        return out
     if ingest:
         if mixture or gossip or zoo or secure or names:
             raise ConfigError(

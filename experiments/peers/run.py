@@ -24,7 +24,7 @@ import numpy as np
 from fedsub.study.bench.workloads import WORKLOADS
 
 HERE = Path(__file__).parent
-ROUNDS = {"w1": 22, "w2": 6, "w3": 8}
+ROUNDS = {"w1": 14, "w2": 5, "w3": 6}
 TWO = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 CONTENDERS = (  # (of which environment, script, what goes before it and behind)
     ("", "central_sgd.py", (), ()),

@@ -224,6 +224,24 @@ def test_a_node_that_stays_away_is_lost_and_not_waited_for_again(tmp_path: Path)
     assert live["counts"]["gone"] >= 1
 
 
+def test_nodes_that_were_absent_at_the_start_join_the_run_that_is_under_way(tmp_path: Path) -> None:
+    hand_out(data(), tmp_path / "data")
+    config = config_of(tmp_path, "fedsubavg", rounds=6, patience=0.3, fewest=6)
+    inproc = grid(tmp_path, config)
+    inproc.away = {102, 105}
+
+    class Come(fs.Callback):
+        def on_round(self, record: dict[str, Any]) -> None:
+            if record["round"] == 2:
+                inproc.away = set()
+
+    found = serve(task(tmp_path), inproc, config, callbacks=[Come()])  # type: ignore[arg-type]
+    assert any("came late take part: 2, 5; there are 8 now" in said for said in found.events)
+    assert sum(row["lost"] for row in found.history[1:]) == 0
+    live = json.loads((tmp_path / "out" / "live.json").read_text())
+    assert all(client["joined"] for client in live["clients"].values())
+
+
 def test_another_method_is_left_out_and_an_unknown_name_is_nobody(tmp_path: Path) -> None:
     hand_out(data(), tmp_path / "data")
     config = config_of(tmp_path, "fedsubavg", patience=0.3)

@@ -146,6 +146,27 @@ def test_tables_are_where_they_fit(memory, machines, rounds, kind, fits):
         assert "does not fit on 2 machines" in str(found)
 
 
+def test_a_lazy_table_is_planned_as_one():
+    class Reads(nn.Module):
+        def __init__(self, table):
+            super().__init__()
+            self.items, self.out = table, nn.Linear(3, 1)
+
+        def forward(self, batch):
+            return self.out(self.items(batch["item"])).squeeze(-1)
+
+    method, found = fs.methods.fedsubavg(clients_per_round=10, **STEPS), []
+    for table in (fs.Lazy(500, 3, init=fs.inits.Zeros()), nn.Embedding(500, 3)):
+        made = fs.Objective(Reads(table), fs.losses.binary("label"), {"items.weight": "item"})
+        found.append(fs.plan(method, made, DATA, rounds=2, rows={"item": 10**8}))
+    assert found[0].tables == "lazy"
+    assert found[0].down == found[1].down
+    assert found[0].up == found[1].up
+    assert found[0].peak("the driver") < 1e9
+    rows = found[0].scaled.reached("item", 60)  # all of them, stretched: hardly two clients name the same
+    assert rows == pytest.approx(len(DATA.spaces["item"].rows), rel=0.01)
+
+
 def test_workers_are_taken_where_they_are_worth_it():
     method = fs.methods.fedsubavg(clients_per_round=60, **STEPS)
     slow = fs.Constants(call=1e-2, serial_call=1e-1)

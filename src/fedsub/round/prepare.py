@@ -89,6 +89,9 @@ class Trainer(ServedRounds):
     def helped(self) -> tuple[str, ...]:
         return self.here.crew.did()
 
+    def saves(self, number: int, run: Path) -> dict[str, object]:
+        return self.server.keeper.save(number, run)
+
     def close(self) -> None:
         self.here.crew.close()
         self.server.keeper.end()
@@ -115,6 +118,8 @@ def check_lazy(method: Algorithm, problem: Problem) -> None:
     if not problem.lazy:
         return
     name, why = next(iter(problem.lazy)), ""
+    if method.clocked and method.composition is not None:  # the same halves, played in another order
+        method = method.composition
     if not isinstance(method, Method):
         why = f"{method.name} does not know lazy tables"
     elif named := [p for p in method.parts if isinstance(p, CentralDP)]:

@@ -112,7 +112,6 @@ class Asynchronous(Algorithm):
         return True
 
     def prepare(self, problem: Problem, params: Tree, options: Options) -> Prepared:
-        options.refuse(f"{self.name}, whose clients are sent what is in the driver,", "shards")
         self.check_population(problem.clients.sizes)
         check_own(self.name, self.keeper, problem)
         ray = Ray.of(options.engine)

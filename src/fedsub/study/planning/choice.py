@@ -167,13 +167,14 @@ def _chosen(
     dense, lazy = memory.tables(trainer, scaled), memory.lazy_tables(trainer, scaled, rounds)
     need, small = (sum(around.values()) + sum(one.values()) for one in (dense, lazy))
     kind, shards, own = "dense", 0, dense
-    if need <= room:
+    if need <= room and not trainer.problem.lazy:
         why.append(f"Tables: dense, in one process; {size(need)} of the {size(room)} that a machine may fill.")
     elif small <= room:
         kind, own = "lazy", lazy
+        beyond = f", of which a machine may fill {size(room)}" if need > room else ""
         why.append(
-            f"Tables: lazy. Dense they would need {size(need)}, and a machine may fill {size(room)}; what "
-            f"{rounds:,} rounds touch needs {size(small)}."
+            f"Tables: lazy; what {rounds:,} rounds touch needs {size(small)}. Dense they would need "
+            f"{size(need)}{beyond}."
         )
     else:
         kind, own = "sharded", {}

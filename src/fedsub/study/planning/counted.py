@@ -65,7 +65,7 @@ class Counts:
 def count(problem: Problem, method: Method, engine: str, *, seed: int = 0) -> tuple[Counts, Trainer]:
     """What a round of a method does on an engine ("batched" may come out as "serial"), and who played it."""
     with one_thread():
-        made = prepare(method, problem, problem.params(), Options(engine=engine, seed=seed)).trainer
+        made = prepare(method, problem, problem.params(lazy=True), Options(engine=engine, seed=seed)).trainer
         if not isinstance(made, Trainer):
             raise ConfigError(f"{method.name} has rounds of its own; plans are made for compositions of slots.")
         made.round(FIRST)  # what is traced and laid out once is no part of a round

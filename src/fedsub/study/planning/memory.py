@@ -19,7 +19,8 @@ from fedsub.study.planning.scaled import Scaled
 COPIES = 6  # of a cohort's rows: sent, trained, their gradient, the update, its sum and the mean
 COUNTING = 16  # bytes a row while heat is counted: the count, and N divided by it
 PLACE, MARK = 4, 1  # bytes a row: its place in the cohort, whether it moved
-DIRECTORY = 16  # bytes of a row of a lazy table: its number and where it lies
+DIRECTORY = 40  # bytes of a touched row of a lazy table: its number and where it lies, in a hash table half full
+HELD = 40  # bytes of a row that somebody holds, while its heat is counted by sorting
 GROWTH = 2  # a lazy table grows by doubling
 OF_CLIENT, OF_SPACE = 24, 24  # bytes a client, and a client and space: sizes, offsets, who may be drawn, lengths of ids
 
@@ -83,11 +84,12 @@ def tables(trainer: Trainer, scaled: Scaled, *, copies: int = 2) -> Bytes:
 
 def lazy_tables(trainer: Trainer, scaled: Scaled, rounds: int) -> Bytes:
     """Tables of which only what was touched takes memory."""
-    out: Bytes = dict.fromkeys(("touched rows", "directory"), 0.0)
+    out: Bytes = dict.fromkeys(("touched rows", "directory", "heat"), 0.0)
     for space in scaled.rows:
-        touched = scaled.touched(space, rounds)
-        out["touched rows"] += GROWTH * per_row(trainer, space).kept * touched
-        out["directory"] += DIRECTORY * touched
+        touched, one = scaled.touched(space, rounds), per_row(trainer, space)
+        out["touched rows"] += GROWTH * (one.values + one.server + one.parts) * touched
+        out["directory"] += GROWTH * DIRECTORY * touched
+        out["heat"] += HELD * scaled.reached(space, scaled.clients) if one.heat else 0.0
     return out
 
 

@@ -77,13 +77,17 @@ class Scaled:
         """|S(i)| of a client, on average."""
         return float(self.problem.spaces[space].counts.mean())
 
-    def touched(self, space: str, rounds: int) -> float:
-        """Rows that somebody's training reaches in so many rounds, expected."""
+    def reached(self, space: str, draws: float) -> float:
+        """Rows that at least one of so many clients holds, expected."""
         one, size = self.problem.spaces[space], self.rows[space]
         share = held_heat(one).values / len(self.problem.clients)
         stretch = size / one.size
-        reached = stretch * -np.expm1(self.cohort * rounds * np.log1p(-np.minimum(share / stretch, 1 - 1e-12)))
-        return float(min(reached.sum() + one.padding, size))
+        each = stretch * -np.expm1(draws * np.log1p(-np.minimum(share / stretch, 1 - 1e-12)))
+        return float(min(each.sum() + one.padding, size))
+
+    def touched(self, space: str, rounds: int) -> float:
+        """Rows that somebody's training reaches in so many rounds, expected."""
+        return self.reached(space, self.cohort * rounds)
 
     def took_part(self, rounds: int) -> float:
         """Clients that were drawn at least once, expected."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from fedsub.errors import ConfigError
 from fedsub.round.shards import holders
 from fedsub.round.shards.share import shares
 
-SLOTS: dict[str, Any] = {
-    "local": fs.SGD(lr=0.3, local_steps=2, batch_size=4), "average": fs.OverHolders(), "server": fs.Add(),
-    "sampler": fs.Uniform(5),
-}  # fmt: skip
+
+def method_with(server: Any, *parts: fs.Part) -> fs.Method:
+    local = fs.SGD(lr=0.3, local_steps=2, batch_size=4)
+    return fs.Method(local=local, parts=parts, average=fs.OverHolders(), server=server, sampler=fs.Uniform(5))
 
 
 @pytest.mark.parametrize(("rows", "count"), [(1, 1), (7, 3), (9, 3), (2, 4)])
@@ -41,7 +42,8 @@ class Killer(fs.Callback):
         self.rounds, self.killed = rounds, list[int]()
 
     def on_round(self, record: dict[str, Any]) -> None:
-        there = self.now._trainer.server.keeper.holders
+        trainer: Any = self.now._trainer
+        there = trainer.server.keeper.holders
         if record["round"] in self.rounds:
             number = len(self.killed) % len(there)
             self.killed.append(there.processes[number])
@@ -67,7 +69,7 @@ def test_a_killed_shard_comes_back_with_the_same_bits(monkeypatch: pytest.Monkey
     """Momentum that rows catch up on, a mean of iterates; killed with its log, and after that was written down."""
     clients = click_data()
     server = fs.servers.TailMean(last=4, server=fs.servers.Adam(lr=0.05))
-    method = fs.Method(**SLOTS | {"server": server})
+    method = method_with(server)
     whole = final(clients, method)
     killer = Killer((2, 4))
     same(whole, final(clients, method, shards=2, callbacks=[killer]))
@@ -80,8 +82,42 @@ def test_a_killed_shard_comes_back_with_the_same_bits(monkeypatch: pytest.Monkey
 
 def test_what_parts_keep_by_rows_lies_in_the_shards() -> None:
     clients = click_data()
-    method = fs.Method(**SLOTS, parts=(fs.ControlVariates(),))
+    method = method_with(fs.Add(), fs.ControlVariates())
     same(final(clients, method, "din"), final(clients, method, "din", shards=3))
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter(fs.Callback):
+    def on_round(self, record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            raise Stop
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2, 3), *(pytest.param(*both, marks=pytest.mark.slow) for both in ((2, None), (None, 2), (3, 3)))],
+)
+def test_a_run_goes_on_with_another_number_of_shards(tmp_path: Path, before: int | None, after: int | None) -> None:
+    """The checkpoint of round 2 is read; after that of round 4 a shard is killed, and begins with its part of that."""
+    clients, out = click_data(), tmp_path / "run"
+    method = method_with(fs.servers.Adam(lr=0.05), fs.ControlVariates())
+    whole = final(clients, method)
+    with pytest.raises(Stop):
+        final(clients, method, shards=before, out=out, checkpoint_every=2, callbacks=[StopAfter()])
+    assert (out / "shards").is_dir() == (before is not None)
+    there = fs.load(out)
+    assert there.round == 2
+    assert {name: value.shape for name, value in there.params.items()} == {n: v.shape for n, v in whole.params.items()}
+    killer = Killer((5,) if after is not None else ())
+    same(
+        whole, final(clients, method, shards=after, out=out, checkpoint_every=2, resume=True, callbacks=[killer])
+    )  # fmt: skip
+    assert len(killer.killed) == (after is not None)
+    for name, value in fs.load(out).params.items():
+        assert torch.equal(value, whole.params[name])
 
 
 class Largest(fs.Part):
@@ -96,9 +132,9 @@ class Largest(fs.Part):
 @pytest.mark.parametrize(
     ("method", "shards", "said"),
     [
-        (fs.Method(**SLOTS, parts=(Largest(),)), 2, "Largest changes means at the server"),
-        (fs.Method(**SLOTS), 5, "shards=5 is more than the 4 rows of 'weights.t_slot"),
-        (fs.Method(**SLOTS), 0, "shards must be"),
+        (method_with(fs.Add(), Largest()), 2, "Largest changes means at the server"),
+        (method_with(fs.Add()), 5, "shards=5 is more than the 4 rows of 'weights.t_slot"),
+        (method_with(fs.Add()), 0, "shards must be"),
         (fs.methods.centralsgd(lr=0.1, batch_size=4), 2, "does not use"),
     ],
 )

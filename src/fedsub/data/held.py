@@ -42,9 +42,9 @@ class Held:
 
         Looked up in a tenth of the time that a search takes.
         """
-        if (size := int(self.rows[-1]) + 1) > max(DENSE, 4 * len(self.rows)):
+        if (size := int(self.rows[-1]) + 1) > DENSE:
             return None
-        places = np.full(size + 1, -1, np.int32 if len(self.rows) < 2**31 else np.int64)
+        places = np.full(size + 1, -1, np.int32)
         places[self.rows] = np.arange(len(self.rows))
         return places
 

@@ -57,6 +57,7 @@ class Snapshot:
     tensors: dict[str, Tensor] = field(default_factory=dict)  # small: saved whole each time
     tables: dict[str, Tensor] = field(default_factory=dict)  # big, [rows, ...]: saved by the rows that moved
     meta: dict[str, Any] = field(default_factory=dict)  # JSON: counters, file offsets, ...; tuples become lists
+    seal: str = ""  # of the checkpoint, once it has been saved or read
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class Checkpoints:
         record = replace(record, seal=seal_of(data))
         write_atomic(self.folder / _record_name(record.round), dump(data | {"seal": record.seal}))
         self._untidy = untidy
-        self._tip = record
+        self._tip, snapshot.seal = record, record.seal
         if kind == FULL:
             self._root, self._full_bytes, self._row_bytes = record.round, size, 0
         else:
@@ -305,7 +306,7 @@ class Checkpoints:
             with safe_open(self.folder / chain[-1].file, framework="pt") as file:
                 # clone: what is read may be a view of the file, which a later save deletes.
                 tensors = {n: file.get_tensor(f"tensor/{n}").clone() for n in names(file, "tensor/")}
-        return Snapshot(chain[-1].round, tensors, tables, _unpacked(chain[-1].meta))
+        return Snapshot(chain[-1].round, tensors, tables, _unpacked(chain[-1].meta), chain[-1].seal)
 
     def _listing(self) -> tuple[set[int], dict[int, dict[str, Path]]]:
         """The rounds with a record, and the data files by round and kind."""

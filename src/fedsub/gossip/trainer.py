@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,7 +117,7 @@ class GossipTrainer(Trainer):
         shared = self._mean(number)
         return PersonalModel(shared, self.memory, self.slot, tuple(names)) if names else shared
 
-    def saves(self, number: int) -> None:
+    def saves(self, number: int, run: Path) -> None:
         """A checkpoint holds the mean, too: it is what an unfinished run is loaded as."""
         self._mean(number)
 

@@ -74,8 +74,11 @@ class Trains:
         """What is evaluated after round ``number``: a Tree, a PersonalModel, or one of which parts are `Elsewhere`."""
         raise NotImplementedError
 
-    def saves(self, number: int) -> None:
-        """Before a checkpoint of round ``number`` is written: others that keep parts of the state write theirs."""
+    def saves(self, number: int, run: Path) -> dict[str, Any] | None:
+        """Before a checkpoint of round ``number`` is written: others that keep parts of the state write theirs.
+
+        ``run`` is the run's directory; what the checkpoint should say of it is returned.
+        """
 
     def settle(self, number: int) -> None:
         """Bring the shared model up to date in place, at the end of training."""

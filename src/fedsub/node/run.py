@@ -90,7 +90,7 @@ class _Kept(Rounds):
         self.kept = self.population if path is not None and path.exists() else None
         self.safe = None if path is None else torch.zeros_like(self.accepted)
 
-    def saves(self, number: int) -> None:
+    def saves(self, number: int, run: Path) -> None:
         if self.safe is not None:
             self.safe.copy_(self.accepted)  # nothing is sent until the checkpoint is written
         if self.path is not None and self.kept is not self.population:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -211,6 +213,10 @@ class Keeper:
         for name, value in self.rule.outcome(self.params, self.state, time).items():
             if value is not self.params[name]:
                 self.params[name].copy_(value)
+
+    def save(self, number: int, run: Path) -> dict[str, Any]:
+        """Before a checkpoint of a run is written: save what is not at hand, and say where."""
+        return {}
 
     def end(self) -> None:
         """Nobody will ask any more."""

@@ -89,6 +89,9 @@ class Trainer(ServedRounds):
     def helped(self) -> tuple[str, ...]:
         return self.here.crew.did()
 
+    def saves(self, number: int, run: Path) -> dict[str, object]:
+        return self.server.keeper.save(number, run)
+
     def close(self) -> None:
         self.here.crew.close()
         self.server.keeper.end()

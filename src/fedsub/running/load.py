@@ -18,6 +18,7 @@ from torch import nn
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import digest
+from fedsub.disk.inshards import load as load_whole
 from fedsub.disk.rundir import RunDir
 from fedsub.disk.seal import read_sealed
 from fedsub.errors import CheckpointError, FedsubError, ObjectiveError
@@ -190,7 +191,7 @@ def _tensors(path: Path, expected: str | None) -> Tree:
 def _snapshot(folder: Path) -> tuple[Snapshot, list[str]]:
     """The newest intact checkpoint, and what is wrong with newer ones."""
     try:
-        return Checkpoints(folder / "checkpoints").load()
+        return load_whole(Checkpoints(folder / "checkpoints"), folder)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"The checkpoints of {folder} cannot be read ({error}); if it is being trained right now, try again."

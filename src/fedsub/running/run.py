@@ -103,9 +103,10 @@ def run(
         raise ConfigError("stop_at_target=True needs a target; give one, like target='train.ce<=0.65'.")
     if start_state and start is None:
         raise ConfigError("start_state=True goes with a run to start from; name it: start='runs/a'.")
-    if shards is not None and (out is not None or start_state):
-        what = "out= (checkpoints)" if out is not None else "start_state=True"
-        raise ConfigError(f"Tables in shards do not go with {what} yet; leave out shards=, or that.")
+    if shards is not None and start_state:
+        raise ConfigError(
+            "start_state=True writes into the server's tables, which shards= puts elsewhere; leave out one."
+        )
     if start is not None and objective.drawn:
         raise ConfigError(
             f"start= fills the tables of the module, and {next(iter(objective.drawn))!r} is lazy; go on with the run "

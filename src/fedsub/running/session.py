@@ -12,8 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
+from torch import Tensor
+
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import JsonLines, dump, write_atomic
+from fedsub.disk.inshards import load
 from fedsub.disk.reading import read_json
 from fedsub.disk.rundir import RunDir
 from fedsub.errors import CheckpointError, RunError
@@ -110,7 +113,7 @@ class Session:
             self.dir.rewind(None)
             return
         tables = {name: self.params[name] for name in self.problem.tables if name not in self.problem.lazy}
-        snapshot, sentences = self.saved.load(into=tables)
+        snapshot, sentences = load(self.saved, self.dir.path, tables)
         for sentence in sentences:
             self.event(sentence)
         for name in self.problem.lazy:  # as many slots as there were
@@ -272,7 +275,7 @@ class Session:
     def _save(self, trainer: Trains, number: int) -> None:
         if self.saved is None or self.dir is None:
             return
-        trainer.saves(number)
+        more = trainer.saves(number, self.dir.path) or {}
         self.dir.flush()
         if spent := trainer.spent():
             write_atomic(self.dir.path / PRIVACY, dump(spent))
@@ -280,10 +283,11 @@ class Session:
         tensors = {name: self.params[name] for name in self.problem.dense} | state.small()
         meta = {
             "files": self.dir.positions(), "seconds": self.spent, "engine": trainer.engine.name,
-            "config": self.dir.identity(),
+            "config": self.dir.identity(), **more,
         }  # fmt: skip
         tables = {name: self.params[name] for name in self.problem.tables} | state.tables()
-        self.saved.save(Snapshot(number, tensors, tables, meta), state.take_moved())
+        tables = {name: value for name, value in tables.items() if isinstance(value, Tensor)}  # others save the rest
+        self.saved.save(Snapshot(number, tensors, tables, meta), _moved(state.take_moved(), tables))
 
     def event(self, sentence: str) -> None:
         self.events.append(sentence)
@@ -309,6 +313,10 @@ class Session:
         if self.dir is None:
             return f"Stopped after round {number}; without an output directory there is nothing to resume."
         return f"Stopped after round {number}, which is saved. Go on with {going_on.how_to_go_on(self.dir.path)}"
+
+
+def _moved(rows: dict[str, Any] | None, tables: Tree) -> dict[str, Any] | None:
+    return None if rows is None else {name: rows[name] for name in tables}
 
 
 def evaluate_at(trainer: Trains, evaluator: Evaluator, number: int, last: bool = False) -> dict[str, Any]:

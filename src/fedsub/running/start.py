@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedsub.disk.checkpoint import Checkpoints, Snapshot
+from fedsub.disk.inshards import load as load_whole
 from fedsub.disk.reading import read_json
 from fedsub.errors import CheckpointError, ConfigError, ObjectiveError
 from fedsub.method.servers import TailMean
@@ -228,7 +229,7 @@ def first_run(folder: Path) -> Path:
 
 def _snapshot(path: Path) -> Snapshot:
     try:
-        return Checkpoints(path / "checkpoints").load()[0]
+        return load_whole(Checkpoints(path / "checkpoints"), path)[0]
     except CheckpointError as error:
         raise CheckpointError(
             f"The server's state of {path} is in its checkpoints, which are gone or damaged; start without start_state "

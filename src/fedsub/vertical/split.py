@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -221,7 +222,7 @@ class LabelHalf(Trains):
     def settle(self, number: int) -> None:
         self.side.settle(self._clock(number * self.method.steps))
 
-    def saves(self, number: int) -> None:
+    def saves(self, number: int, run: Path) -> None:
         for link in self.method.links:
             if link.remote:
                 link.ask(agreed.SAVE, agreed.READY, number)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsub.disk.inshards import FOLDER, clear
 from fedsub.errors import RunError
 from fedsub.method.engine import Ray
 from fedsub.round.cluster import connect
@@ -33,7 +34,8 @@ class Holders:
         self._class = self.ray.remote(Shard).options(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")
         self._folder = tempfile.TemporaryDirectory(dir=scratch, prefix=".shards-", ignore_cleanup_errors=True)
         self.lost = 0  # how many were made again
-        self._base: list[Path | None] = [None] * len(pieces)
+        self._base: list[Call | None] = [None] * len(pieces)  # what takes a new actor to where its log begins
+        self._rests, self._saves = 0, list[list[str]]()  # how often a log was ended; the folders of checkpoints
         self._log: list[list[Call]] = [[] for _ in pieces]
         self._bytes = [0] * len(pieces)
         self._pending: list[list[Any]] = [[] for _ in pieces]  # what was told and is not known to be done
@@ -89,21 +91,29 @@ class Holders:
         self._actors[number] = actor = self._begun(self.pieces[number])
         told = list(self._log[number])
         if (base := self._base[number]) is not None:
-            told.insert(0, ("load", str(base)))
+            told.insert(0, base)
         self._pending[number] = [actor.do.remote(*one) for one in told]
         return actor.do.remote(*call)
 
     def _rest(self, number: int) -> None:
         """Have a shard write down what it is: what it was told so far need not be kept any more."""
-        before, path = self._base[number], Path(self._folder.name) / f"{number}-{len(self._log[number])}"
-        while path == before:
-            path = path.with_suffix(".again")
+        before, self._rests = self._base[number], self._rests + 1
+        path = Path(self._folder.name) / f"{number}-{self._rests}"
         self._answer(number, self._actors[number].do.remote("dump", str(path)), ("dump", str(path)))
-        self.safe(number, path)
-        if before is not None:
-            before.unlink(missing_ok=True)
+        self._safe(number, ("load", str(path)))
+        if before is not None and before[0] == "load":
+            Path(before[1]).unlink(missing_ok=True)
 
-    def safe(self, number: int, base: Path | None) -> None:
+    def save(self, number: int, run: Path) -> list[tuple[str, str]]:
+        """Have the shards write a checkpoint; returns the folder, under the run's of shards, and the seal of each."""
+        clear(run, {folder for folders in self._saves[-2:] for folder in folders})
+        found = self.ask(dict.fromkeys(range(len(self)), ("save", str(run / FOLDER), number)))
+        self._saves.append([folder for folder, _ in found])
+        for shard, (folder, seal) in enumerate(found):
+            self._safe(shard, ("restore", str(run / FOLDER / folder), number, seal))
+        return found
+
+    def _safe(self, number: int, base: Call) -> None:
         """All that a shard was told is in ``base``."""
         self._base[number], self._log[number], self._bytes[number] = base, [], 0
 

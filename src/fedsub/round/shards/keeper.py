@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsub.disk.inshards import Pieces
 from fedsub.method.engine import Ray
 from fedsub.method.part import Part, Total
 from fedsub.method.slots import BoundAverage, Server
@@ -176,6 +178,11 @@ class ShardedKeeper(Keeper):
         self.holders.tell({s.number: ("settle", time) for s in self.shares})
         for name, target in self.first.items():
             self.whole[name] = self._tables[f"{MODEL}/{name}"].gather(target)
+
+    def save(self, number: int, run: Path) -> dict[str, Any]:
+        found = self.holders.save(number, run)
+        rows = {name.removeprefix(f"{MODEL}/"): len(table) for name, table in self._tables.items()}
+        return Pieces(tuple(f for f, _ in found), tuple(s for _, s in found), rows).meta()
 
     def end(self) -> None:
         self.holders.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
+from fedsub.disk.checkpoint import Checkpoints, Snapshot
 from fedsub.disk.files import write_atomic
+from fedsub.disk.inshards import read
 from fedsub.disk.tensorfile import Source, TensorFile
 from fedsub.method.part import Part, Total
 from fedsub.method.slots import BoundAverage, Server
@@ -68,6 +71,7 @@ class Shard:
     def __init__(self, piece: Piece):
         torch.set_num_threads(1)
         self.keeper = Keeper(piece.parts, piece.rule, lambda: piece.average, own(piece.params), piece.tables)
+        self.saved: Checkpoints | None = None
 
     def do(self, what: str, *args: Any) -> Any:
         """One door, so that all that is said goes one after the other."""
@@ -108,6 +112,12 @@ class Shard:
             for name, moved in self.keeper.moved.items():
                 moved.add(torch.from_numpy(file.get_tensor(f"{MOVED}{name}")))
 
+    def restore(self, folder: str, number: int, seal: str) -> None:
+        """Go on as `save` left it."""
+        piece, own = read(Path(folder), number, seal), self.keeper.params
+        for name, value in {**piece.tensors, **piece.tables}.items():
+            (own[name] if name in own else self.keeper.kept()[name][0]).copy_(value)
+
     # Asked: these leave it as it is.
 
     def show(self, rows: Arrays) -> dict[str, Arrays]:
@@ -138,6 +148,17 @@ class Shard:
             self.keeper.moved[name].add(torch.from_numpy(rows))
         ids = {f"{MOVED}{name}": Source(torch.from_numpy(rows)) for name, rows in moved.items()}
         write_atomic(Path(path), TensorFile({n: Source(v) for n, v in self._all().items()} | ids).write)
+
+    def save(self, folder: str, number: int) -> tuple[str, str]:
+        """Write a checkpoint of its rows into a folder of its own in that one; returns its name, and the seal."""
+        if self.saved is None:
+            self.saved = Checkpoints(Path(folder) / f"{number:08d}-{secrets.token_hex(8)}")
+        kept, moved = self.keeper.kept(), self.moved()
+        tables = dict(self.keeper.params) | {name: value for name, (value, table) in kept.items() if table is not None}
+        ids = moved | {name: moved[table] for name, (_, table) in kept.items() if table is not None}
+        small = {name: value for name, (value, table) in kept.items() if table is None}
+        self.saved.save(snapshot := Snapshot(number, small, tables), ids)
+        return self.saved.folder.name, snapshot.seal
 
     def process(self) -> int:
         return os.getpid()

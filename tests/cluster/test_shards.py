@@ -42,9 +42,9 @@ class Killer(fs.Callback):
         self.rounds, self.killed = rounds, list[int]()
 
     def on_round(self, record: dict[str, Any]) -> None:
-        trainer: Any = self.now._trainer
-        there = trainer.server.keeper.holders
         if record["round"] in self.rounds:
+            trainer: Any = self.now._trainer
+            there = trainer.server.keeper.holders
             number = len(self.killed) % len(there)
             self.killed.append(there.processes[number])
             os.kill(self.killed[-1], signal.SIGKILL)

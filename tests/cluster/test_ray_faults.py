@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedsub.round.crew.actors import DATA as HERE_IT_IS
 from fedsub.round.crew.distributed import Cluster
 from fedsub.round.prepare import Trainer, prepare
 from fedsub.round.quiet import one_thread
+from fedsub.study.bench.workloads import WORKLOADS, Workload
 
 DATA = item_data(tuple(np.random.default_rng(3).integers(2, 12, 60).tolist()), items=40)
 COMMON = {"lr": 0.1, "local_steps": 3, "batch_size": 4, "clients_per_round": 20}
@@ -33,8 +35,10 @@ SCAFFOLD = fs.methods.scaffold(**COMMON)
 ROUNDS = 12
 
 
-def trainer_on(engine: str | fs.Ray, method: fs.Method, data: fs.Clients = DATA) -> Trainer:
-    problem = Problem.bind(bag(data), data)
+def trainer_on(
+    engine: str | fs.Ray, method: fs.Method, data: fs.Clients = DATA, objective: fs.Objective | None = None
+) -> Trainer:
+    problem = Problem.bind(objective or bag(data), data)
     trainer = prepare(method, problem, problem.params(), Options(engine=engine, chunk=2)).trainer
     assert isinstance(trainer, Trainer)
     return trainer
@@ -73,12 +77,27 @@ def test_parts_have_every_client_once(tmp_path: Path) -> None:
         save_shards(DATA, tmp_path / "more", 61)
 
 
+LR = WORKLOADS["w1"].scaled(80, 400, cohort=12, batch=4, steps=3)
+DIN = WORKLOADS["w3"].scaled(40, 400, cohort=12, batch=4, steps=3)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [ADAM, SCAFFOLD], ids=["adam", "scaffold"])
-def test_any_number_of_workers_makes_the_same_model(cluster: Any, method: fs.Method) -> None:
-    alone = played("batched", method)
-    for workers in (1, 2, 4):
-        assert equal(alone, played(fs.Ray(workers=workers), method)), workers
+@pytest.mark.parametrize(
+    ("workload", "method"),
+    [(LR, replace(ADAM, sampler=fs.Uniform(12))), (DIN, replace(SCAFFOLD, sampler=fs.Uniform(12)))],
+    ids=["logistic regression, FedSubAvg, Adam", "DIN, Scaffold"],
+)
+def test_any_number_of_workers_makes_the_same_model(cluster: Any, workload: Workload, method: fs.Method) -> None:
+    found = []
+    with one_thread():
+        for engine in ("batched", *(fs.Ray(workers=count) for count in (1, 2, 4))):
+            trainer = trainer_on(engine, method, workload.data.clients, workload.objective())
+            for number in range(1, 51):
+                trainer.round(number)
+            trainer.close()
+            found.append(remembered(trainer))
+    for other in found[1:]:
+        assert equal(found[0], other)
 
 
 @pytest.mark.slow

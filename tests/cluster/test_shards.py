@@ -42,7 +42,8 @@ class Killer(fs.Callback):
         self.rounds, self.killed = rounds, list[int]()
 
     def on_round(self, record: dict[str, Any]) -> None:
-        there = self.now._trainer.server.keeper.holders
+        trainer: Any = self.now._trainer
+        there = trainer.server.keeper.holders
         if record["round"] in self.rounds:
             number = len(self.killed) % len(there)
             self.killed.append(there.processes[number])

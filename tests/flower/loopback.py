@@ -259,8 +259,20 @@ class Loopback:
             os.killpg(process.pid, number)
         process.wait(30)
 
+    def _left(self) -> list[int]:
+        """Processes that know the SuperLink's address by their command line; it is this link's alone."""
+        found, address = [], f"127.0.0.1:{self.port}".encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if address in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+        return found
+
     def close(self) -> None:
         for name in list(self.processes):
             with suppress(Exception):
                 self.kill(name)
+        for pid in self._left():  # apps that lead sessions of their own, and would look for the SuperLink for minutes
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder / "home", ignore_errors=True)

@@ -86,11 +86,12 @@ class Queue:
         self._block, self._blocks = [], 0
         arrived: list[Flight] = []
         lost: list[Flight] = []
+        waiting: set[int] = set()  # clients of those two
         until, begun, waits = self.clock + self.deadline, False, 0
         while len(arrived) < self.buffer:
             due = bool(self._heap) and self._heap[0][0] <= self.clock
             if not due and (self.at_once or not begun):
-                self._begin(number, {flight.client for flight in (*arrived, *lost)})
+                self._begin(number, waiting)
                 begun = True
             if not self._heap and arrived:
                 break
@@ -109,6 +110,7 @@ class Queue:
             self.clock = max(self.clock, ends)
             flight = self.flights.pop(client)
             (lost if flight.lost else arrived).append(flight)
+            waiting.add(client)
         late = self._give_up(number)
         self.clock += self.overhead
         return Due(*(sorted(some, key=lambda flight: flight.client) for some in (arrived, lost, late)))
@@ -128,16 +130,14 @@ class Queue:
         free = self.concurrency - len(self.flights)
         if free <= 0:
             return
-        busy = waiting | self.flights.keys()
-        chosen: list[int] = []
+        chosen: dict[int, None] = {}
         for _ in range(LOOKS):
-            chosen += self._candidates(number, free - len(chosen), busy)
-            busy.update(chosen)
-            if len(chosen) == free or len(busy) >= len(self.able):
+            self._choose(number, free, waiting, chosen)
+            if len(chosen) == free or len(self.flights) + len(waiting) + len(chosen) >= len(self.able):
                 break
         if not chosen:
             return
-        clients = np.sort(np.array(chosen, np.int64))
+        clients = np.sort(np.array([*chosen], np.int64))
         costs = self.cost(number, clients)
         ends = self.clock + costs.seconds
         for k, client in enumerate(clients.tolist()):
@@ -146,22 +146,21 @@ class Queue:
             )
             heappush(self._heap, (float(ends[k]), client))
 
-    def _candidates(self, number: int, count: int, busy: set[int]) -> list[int]:
-        """Up to ``count`` of the next candidates of a round; a block is a random order of as many as may be needed.
+    def _choose(self, number: int, free: int, waiting: set[int], chosen: dict[int, None]) -> None:
+        """Up to ``free`` of the next candidates of a round; a block is a random order of as many as may be needed.
 
         The first block of a round is what `fedsub.sampling.Uniform` draws in it, if nobody is busy.
         """
         if not self._block:
-            size = min(len(self.able), count + len(busy))
+            size = min(len(self.able), free + len(self.flights) + len(waiting))
             word = rng.key(self.seed, rng.COHORT, number, *([self._blocks] if self._blocks else ()))
             drawn = self.able[rng.first_of_permutation(len(self.able), size, word)]
             self._block, self._blocks = drawn[::-1].tolist(), self._blocks + 1
-        found: list[int] = []
-        while self._block and len(found) < count:
+        while self._block and len(chosen) < free:
             client = self._block.pop()
-            if client not in busy and client not in found and self._reached(client):
-                found.append(client)
-        return found
+            busy = client in self.flights or client in waiting or client in chosen
+            if not busy and self._reached(client):
+                chosen[client] = None
 
     def _reached(self, client: int) -> bool:
         return self.there is None or bool(self.there(np.array([client]), self.clock)[0])

@@ -25,7 +25,7 @@ from fedsub.method.part import Work
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Engine, Plan, Sent, columns_to, first_steps, template
 from fedsub.round.engines.compiled import CompiledSteps
-from fedsub.round.engines.trace import Traced, trace
+from fedsub.round.engines.trace import Step, Traced, trace
 from fedsub.torch_private import reason, untested
 from fedsub.trees import Tree
 
@@ -102,19 +102,18 @@ class Batched(Engine):
         self, work: Work, packed: Packed, offsets: list[Tensor], words: Tensor, steps: np.ndarray, same: bool
     ) -> tuple[Tree, Tensor]:
         """All local steps, one after the other; clients may differ in how many they do."""
-        method, gradient = work.method, self._step_for(work.sent, packed).run
+        method, step = work.method, self._step_for(work.sent, packed).step
         assert method is not None
         params: Tree = {name: value.clone() for name, value in work.sent.items()}
-        leaves, columns = list(params.values()), list(packed.columns.values())
-        state = method.local.init(params)
-        losses = []
-        batches = list(zip(*[c.unbind(0) for c in (*columns, packed.weights, words)], strict=True))
+        leaves, data = list(params.values()), [*offsets, *packed.columns.values(), packed.weights, words]
+        gradient, batches = step.run, _by_step(step, data, len(packed.weights))
         work.gradient = lambda at, share: _mean_gradient(
             gradient, params, at, work.group, offsets, batches, first_steps(steps, share)
         )
         work.same_batch = lambda at: dict(
             zip(params, gradient(*[at[name] for name in params], *offsets, *batches[work.step])[1:], strict=True)
         )
+        state, losses = method.local.init(params), []
         for part in method.parts:
             part.begin(params, work)
         for work.step, batch in enumerate(batches):
@@ -126,12 +125,7 @@ class Batched(Engine):
                 grads = part.grad(grads, params, work)
             method.local.step(params, grads, state, work)
             losses.append(values)
-        # A running sum adds in order; sum(2) would add in another order for another chunk size.
-        weighted = (torch.stack(losses) * packed.weights).double()
-        found = weighted.cumsum(2)[:, :, -1]
-        if not np.isfinite(found.cpu().numpy()).all():  # 0 · ∞ of a padded place must not look like a client's NaN
-            found = weighted.masked_fill(packed.weights == 0, 0.0).cumsum(2)[:, :, -1]
-        return params, found
+        return params, _sums(losses, packed.weights)
 
     def _compiled_if_possible(
         self, work: Work, packed: Packed, offsets: list[Tensor], words: Tensor
@@ -193,6 +187,22 @@ class Batched(Engine):
         return self._traced[at]
 
 
+def _by_step(step: Step, data: list[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
+    """What a step takes of the data, for every one of them."""
+    ready = [tensor.unbind(0) for tensor in step.ahead(*data)]
+    return list(zip(*ready, strict=True)) if ready else [()] * steps
+
+
+def _sums(losses: list[Tensor], weights: Tensor) -> Tensor:
+    """The weighted losses of each step and client, [steps, c] in float64."""
+    # A running sum adds in order; sum(2) would add in another order for another chunk size.
+    weighted = (torch.stack(losses) * weights).double()
+    found = weighted.cumsum(2)[:, :, -1]
+    if not np.isfinite(found.cpu().numpy()).all():  # 0 · ∞ of a padded place must not look like a client's NaN
+        found = weighted.masked_fill(weights == 0, 0.0).cumsum(2)[:, :, -1]
+    return found
+
+
 def _active(step: int, steps: np.ndarray, count: int, device: torch.device) -> Tensor:
     """1 for the clients of the chunk that still have steps to do, 0 for the others."""
     return torch.from_numpy(np.asarray(step < steps, np.float32)).to(device).expand(count)
@@ -203,7 +213,7 @@ def _mean_gradient(
 ) -> Tree:
     """The mean over the first steps of each client of the gradient at ``at``."""
     out, same = None, bool((steps == steps[0]).all())
-    device = batches[0][-1].device
+    device = next(iter(params.values())).device
     for step, batch in enumerate(batches[: steps.max()]):
         _, *found = gradient(*[at[name] for name in params], *offsets, *batch)
         grads = dict(zip(params, found, strict=True))

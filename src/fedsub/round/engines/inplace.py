@@ -30,6 +30,8 @@ _BINARY = {
     aten.sub.Tensor: aten.sub_.Tensor,
     aten.div.Tensor: aten.div_.Tensor,
 }
+# Sums into a tensor that was made for them: out of place, a copy of it would be made first.
+_SUMS = {aten.index_add.default: aten.index_add_.default}
 _COMMUTES = {aten.add.Tensor, aten.mul.Tensor}
 # Gradient of an activation: (gradient, saved) -> gradient, written over the incoming gradient.
 _BACKWARD = {
@@ -49,6 +51,8 @@ def overwrite(graph: Graph) -> int:
             node.target = _UNARY[node.target]
         elif node.target in _BACKWARD and _free(node.args[0], node):
             node.target, node.kwargs = _BACKWARD[node.target], {**node.kwargs, "grad_input": node.args[0]}
+        elif node.target in _SUMS and _free(node.args[0], node):
+            node.target = _SUMS[node.target]
         elif node.target in _BINARY:
             first, second = node.args[:2]
             if _free(first, node):

@@ -129,12 +129,18 @@ def _scatter(graph: Graph, node: Node) -> None:
     if seen.dtype != torch.int64:
         return
     width = list(summed.shape[1:])
+    alone = width == [1]  # torch adds to a vector in a tight loop, to rows one call each
+    if alone:
+        width, summed = [], summed.reshape(-1)
     with graph.inserting_before(node):
         zeros = graph.call_function(aten.new_zeros.default, (grad, [rows, *width]))
         flat = graph.call_function(aten.reshape.default, (grad, [seen.numel(), *width]))
         where = graph.call_function(aten.reshape.default, (ids, [seen.numel()]))
         total = graph.call_function(aten.index_add.default, (zeros, 0, where, flat))
-    zeros.meta["val"] = total.meta["val"] = summed
+        zeros.meta["val"] = total.meta["val"] = summed
+        if alone:
+            total = graph.call_function(aten.view.default, (total, [-1, 1]))
+            total.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(total)
 
 

@@ -21,6 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fedsub import torch_private
 from fedsub.objective.problem import Problem
+from fedsub.round.engines.ahead import moved_ahead
 from fedsub.round.engines.inplace import overwrite
 from fedsub.round.engines.recurrent import NotBatchable
 from fedsub.round.engines.rewrite import Rewrite
@@ -32,10 +33,22 @@ _MARKERS = (15_485_863, 15_487_469, 15_488_969, 15_490_883, 15_493_241, 15_495_4
 
 
 @dataclass(frozen=True)
-class Traced:
-    """Call with tables, dense, offsets, columns, weights, keys (flat): returns losses [c, B], then gradients."""
+class Step:
+    """A step, and what comes before all steps.
 
-    run: Callable[..., tuple[Tensor, ...]]
+    ``ahead`` takes offsets, columns, weights, keys (flat; of all steps, stacked) and returns tensors of all steps;
+    ``run`` takes tables, dense, offsets and one step's share of those, and returns losses [c, B], then gradients.
+    """
+
+    ahead: Callable[..., tuple[Tensor, ...]]
+    run: Callable[..., tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A step of a chunk of clients. Recorded it takes tables, dense, offsets, columns, weights, keys (flat)."""
+
+    step: Step
     operations: int
     width: int  # the longest row (last dimension) that an operation writes
     bytes_per_client: int  # what the operations of one step write, a measure of the cache they need
@@ -105,25 +118,26 @@ def trace(
     ]
     try:
         graph = torch_private.record(step, list(zip(_MARKERS, tables, strict=False)), others)
-        return _fitted(graph, n_tables, c)
+        return _fitted(graph, n_tables, n_dense, c)
     except NotBatchable:
         raise
     except Exception as err:  # whatever vmap or the tracer refuses, in its own words
         raise NotBatchable(torch_private.reason(err)) from err
 
 
-def _fitted(graph: GraphModule, n_tables: int, clients: int) -> Traced:
+def _fitted(graph: GraphModule, n_tables: int, n_dense: int, clients: int) -> Traced:
     """What was recorded of a chunk of clients, fitted to eager execution."""
     tidy(graph.graph)
     _free_rows(graph, n_tables)
     recorded = copy.deepcopy(graph.graph)
     scatter(graph.graph)
     steady(graph.graph, clients)
+    first = moved_ahead(graph.graph, 2 * n_tables + n_dense, n_tables)
     overwrite(graph.graph)
-    calls = [n for n in graph.graph.nodes if n.op == "call_function"]
+    calls = [n for one in (first, graph.graph) for n in one.nodes if n.op == "call_function"]
     footprint = sum(_nbytes(n.meta.get("val")) for n in calls if not _is_view(n))
-    run = torch_private.called_directly(graph)
-    return Traced(run, len(calls), _width(calls), max(1, footprint // clients), recorded, graph)
+    step = Step(torch_private.called_directly(GraphModule(graph, first)), torch_private.called_directly(graph))
+    return Traced(step, len(calls), _width(calls), max(1, footprint // clients), recorded, graph)
 
 
 def _inputs(problem: Problem, data: dict[str, Tensor]):

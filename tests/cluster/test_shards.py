@@ -80,6 +80,7 @@ def test_a_killed_shard_comes_back_with_the_same_bits(monkeypatch: pytest.Monkey
     assert len(killer.killed) == 1
 
 
+@pytest.mark.slow
 def test_what_parts_keep_by_rows_lies_in_the_shards() -> None:
     clients = click_data()
     method = method_with(fs.Add(), fs.ControlVariates())

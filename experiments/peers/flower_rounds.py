@@ -50,7 +50,7 @@ def main(grid: Grid, context: Context):
 
 run_simulation(
     server_app, client_app, num_supernodes=work.clients,
-    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2}},
+    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
 )  # fmt: skip
 # It goes on when every client fails: that each round really had K replies is looked at here.
 assert [one["n"] for one in ended["metrics"].values()] == [work.cohort] * work.rounds, ended["metrics"]

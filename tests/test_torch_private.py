@@ -63,11 +63,11 @@ def test_fused_lstm_layer_is_the_modules() -> None:
     x, h, c, dy, dlast = some((6, 2, 3), (2, 4), (2, 4), (6, 2, 4), (2, 4))
     own = [t.requires_grad_() for t in (x, h, c)]
     y, (_, last) = module(x, (h[None], c[None]))
-    weights = [p.detach() for p in module.parameters()]
+    wi, wh, bi, bh = (p.detach() for p in module.parameters())
     expected = torch.autograd.grad((y * dy).sum() + (last[0] * dlast).sum(), [*own, *list(module.parameters())[:3]])
     with torch.no_grad():
-        found, end, kept = torch_private.fused_lstm_layer(x, *weights, h, c)
-        grads = torch_private.fused_lstm_layer_backward(dy, dlast, x, *weights, h, c, found, end, kept)
+        found, end, kept = torch_private.fused_lstm_layer(x, wi, wh, bi, bh, h, c)
+        grads = torch_private.fused_lstm_layer_backward(dy, dlast, x, wi, wh, bi, bh, h, c, found, end, kept)
     for a, b in zip((found, end, *grads), (y, last[0], *expected), strict=True):
         torch.testing.assert_close(a, b)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from averaging import CPU, held_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,9 @@ HELD = [[0, 1], [0, 2], [0], [0, 2], [0]]  # n = 5, 1, 2, and nobody holds row 3
 
 def coefficients(average: fs.OverHolders) -> np.ndarray:
     problem = held_problem(HELD, [2, 4, 6, 8, 10], rows=4)
-    return average.bind(Population.of(problem), CPU).coefficients["table.weight"].numpy()
+    found = average.bind(Population.of(problem), CPU).coefficients["table.weight"]
+    assert isinstance(found, torch.Tensor)
+    return found.numpy()
 
 
 def test_coefficients() -> None:

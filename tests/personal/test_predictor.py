@@ -17,6 +17,7 @@ from fedsub.data.split import select
 from fedsub.round.engines.base import Filled, columns_to
 from fedsub.round.memory import ClientState
 from fedsub.round.predict import PersonalModel, Predictor
+from fedsub.trees import whole as at_hand
 
 ALL = click_data((3, 9, 1, 12, 5, 7, 2, 8, 4, 6), items=25)
 
@@ -86,9 +87,9 @@ def whole(model: PersonalModel) -> ClientState:
 def by_hand(model: PersonalModel, goal: fs.Objective, train: Clients, split: Clients, columns) -> tuple:
     """For every client a whole model of its own, put together row by row."""
     losses, outputs = [], []
-    kept = whole(model)
+    kept, shared = whole(model), at_hand(model.shared, "The test")
     for k, name in enumerate(split.client_ids):
-        own = {n: v.clone() for n, v in model.shared.items()}
+        own = {n: v.clone() for n, v in shared.items()}
         found = np.flatnonzero(train.client_ids == name)
         for parameter in model.names if len(found) else ():
             values = kept.read(model.slot, found)[parameter]
@@ -155,9 +156,10 @@ def test_rows_that_a_client_never_held_are_the_shared_ones() -> None:
             foreign += int((~np.isin(ids, mine)).sum())
     assert foreign > 3  # else nothing is tested
     # What is shared matters exactly for those rows and for newcomers.
+    shared = at_hand(model.shared, "The test")
     predict = Predictor(whole(model).problem, columns, torch.device("cpu"))
     _, before = predict(model, test, np.arange(test.samples))
-    other = replace(model, shared=model.shared | {"item.weight": model.shared["item.weight"] + 1.0})
+    other = replace(model, shared=shared | {"item.weight": shared["item.weight"] + 1.0})
     _, after = predict(other, test, np.arange(test.samples))
     owners = test.client_ids[test.clients_of(np.arange(test.samples))]
     read = test.gather(np.arange(test.samples), ("item", "history"), local=False)

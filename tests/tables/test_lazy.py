@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from fedsub.method.servers import TailMean, TorchOptimiser
 from fedsub.objective.directory import Directory
 from fedsub.round import layout
 
-DRAW = {"clients_per_round": 6, "local_steps": 2, "batch_size": 4}
+DRAW: dict[str, Any] = {"clients_per_round": 6, "local_steps": 2, "batch_size": 4}
 METHODS = {
     "subadam": lambda: fs.methods.fedsubadam(lr=0.5, **DRAW),
     "avgm": lambda: fs.methods.fedavgm(lr=0.5, **DRAW),
@@ -67,6 +68,7 @@ def test_rows_that_nobody_touched_follow_the_formula() -> None:
     def uniform(x: int) -> float:
         return (x >> 11) * 2.0**-53
 
+    assert INIT.seed is not None
     row, column, key = 4_321_000_007, 2, 0
     for part in (77, INIT.seed, row, column):
         key = mix(((key * m2) ^ part) & word)
@@ -127,7 +129,7 @@ def test_a_table_on_the_meta_device() -> None:
     goal = fs.Objective(module, fs.losses.binary("label"), {"items.weight": "item"}, lazy={"items.weight": INIT})
     options = {"rounds": 3, "engine": "batched", "test": test}
     result = fs.run(METHODS["subadam"](), goal, train, **options)
-    table = result.params["items.weight"]
+    table: Any = result.params["items.weight"]  # fedsub.objective.lazy.Touched
     assert table.shape == (rows, DIM)
     assert table.values.numel() < 10**5
     other = fs.run(METHODS["subadam"](), objective(True, rows), train, **options)

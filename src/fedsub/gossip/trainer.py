@@ -117,9 +117,10 @@ class GossipTrainer(Trainer):
         shared = self._mean(number)
         return PersonalModel(shared, self.memory, self.slot, tuple(names)) if names else shared
 
-    def saves(self, number: int, run: Path) -> None:
+    def saves(self, number: int, run: Path) -> dict[str, object]:
         """A checkpoint holds the mean, too: it is what an unfinished run is loaded as."""
         self._mean(number)
+        return {}
 
     def settle(self, number: int) -> None:
         self._mean(number)

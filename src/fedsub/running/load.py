@@ -32,7 +32,7 @@ from fedsub.round.keeper import RESIDENT
 from fedsub.running import keep
 from fedsub.running.fill import filled
 from fedsub.running.personal import PersonalParams, in_file, in_snapshot
-from fedsub.trees import Tree
+from fedsub.trees import Model, Tree
 
 OWES = (
     "Rows of tables are as they were last sent: the server still owes them the rounds since. Go on with the run to its "
@@ -84,7 +84,7 @@ class Trained:
 
     def bare(self, module: nn.Module | Objective | None = None) -> nn.Module:
         """`module` with lazy tables empty, for those that ask the tables for rows."""
-        empty = {n: v.values[:0] for n, v in self.values.items() if isinstance(v, Touched)}
+        empty = {n: v.values[:0] for n, v in cast(Model, self.values).items() if isinstance(v, Touched)}
         return stamped(filled(self.given(module), self.values | empty, self.config, self.path), self.ids)
 
     def given(self, module: nn.Module | Objective | None) -> nn.Module:

@@ -174,8 +174,10 @@ class ModuleFunctions(Layout):
                 own[name] = x[name].index_select(0, torch.from_numpy(places.clients))
         columns, weights = self._data(places)
         words = torch.zeros(len(places.clients), dtype=torch.int64)
-        step = self._step(own, places)
-        losses, *grads = step.run(*own.values(), *offsets, *columns.values(), weights, words)
+        step = self._step(own, places).step
+        alone = [tensor[None] for tensor in (*columns.values(), weights, words)]  # of the only step
+        (share,) = step.shares([*offsets, *alone], 1)
+        losses, *grads = step.run(*own.values(), *offsets, *share)
         found = dict(zip(self.problem.names, grads, strict=True))
         if lone:
             found = {n: g if n in self.problem.tables else g[:1] for n, g in found.items()}

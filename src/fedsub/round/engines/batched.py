@@ -25,7 +25,7 @@ from fedsub.method.part import Work
 from fedsub.objective.problem import Problem
 from fedsub.round.engines.base import Engine, Plan, Sent, columns_to, first_steps, template
 from fedsub.round.engines.compiled import CompiledSteps
-from fedsub.round.engines.trace import Step, Traced, trace
+from fedsub.round.engines.trace import Traced, trace
 from fedsub.torch_private import reason, untested
 from fedsub.trees import Tree
 
@@ -106,7 +106,7 @@ class Batched(Engine):
         assert method is not None
         params: Tree = {name: value.clone() for name, value in work.sent.items()}
         leaves, data = list(params.values()), [*offsets, *packed.columns.values(), packed.weights, words]
-        gradient, batches = step.run, _by_step(step, data, len(packed.weights))
+        gradient, batches = step.run, step.shares(data, len(packed.weights))
         work.gradient = lambda at, share: _mean_gradient(
             gradient, params, at, work.group, offsets, batches, first_steps(steps, share)
         )
@@ -185,12 +185,6 @@ class Batched(Engine):
                 self.problem, self._module, tables, dense, columns, weights, dropout=self.plan.dropout
             )
         return self._traced[at]
-
-
-def _by_step(step: Step, data: list[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
-    """What a step takes of the data, for every one of them."""
-    ready = [tensor.unbind(0) for tensor in step.ahead(*data)]
-    return list(zip(*ready, strict=True)) if ready else [()] * steps
 
 
 def _sums(losses: list[Tensor], weights: Tensor) -> Tensor:

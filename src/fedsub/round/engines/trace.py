@@ -43,6 +43,11 @@ class Step:
     ahead: Callable[..., tuple[Tensor, ...]]
     run: Callable[..., tuple[Any, ...]]
 
+    def shares(self, data: list[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
+        """What ``run`` takes of the data (that of ``ahead``), for every step."""
+        ready = [tensor.unbind(0) for tensor in self.ahead(*data)]
+        return list(zip(*ready, strict=True)) if ready else [()] * steps
+
 
 @dataclass(frozen=True)
 class Traced:

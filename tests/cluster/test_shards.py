@@ -65,19 +65,25 @@ def same(one: fs.Result, other: fs.Result) -> None:
         assert torch.equal(value, other.params[name]), name
 
 
-def test_a_killed_shard_comes_back_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Momentum that rows catch up on, a mean of iterates; killed with its log, and after that was written down."""
+@pytest.mark.parametrize(
+    ("shards", "kills", "logged"),
+    [
+        (2, (3,), None),
+        pytest.param(2, (2, 4), None, marks=pytest.mark.slow),
+        pytest.param(1, (3,), 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_shard_comes_back_with_the_same_bits(
+    shards: int, kills: tuple[int, ...], logged: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Momentum that rows catch up on, a mean of iterates; killed with its log, or after that was written down."""
     clients = click_data()
-    server = fs.servers.TailMean(last=4, server=fs.servers.Adam(lr=0.05))
-    method = method_with(server)
-    whole = final(clients, method)
-    killer = Killer((2, 4))
-    same(whole, final(clients, method, shards=2, callbacks=[killer]))
-    assert len(set(killer.killed)) == 2
-    monkeypatch.setattr(holders, "LOGGED", 1)
-    killer = Killer((3,))
-    same(whole, final(clients, method, shards=1, callbacks=[killer]))
-    assert len(killer.killed) == 1
+    method = method_with(fs.servers.TailMean(last=4, server=fs.servers.Adam(lr=0.05)))
+    if logged is not None:
+        monkeypatch.setattr(holders, "LOGGED", logged)
+    killer = Killer(kills)
+    same(final(clients, method), final(clients, method, shards=shards, callbacks=[killer]))
+    assert len(set(killer.killed)) == len(kills)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from running.short_runs import Stop, StopAfter
 from worlds import bag, item_data
 
 import fedsub as fs
@@ -28,19 +29,6 @@ def played(method: Any, *, rounds: int = 6, devices: Any = MIXED, **options: Any
 
 def same(one: fs.Result, other: fs.Result) -> bool:
     return all(torch.equal(value, other.params[name]) for name, value in one.params.items())
-
-
-class Stop(Exception):
-    """What ends a run in the middle."""
-
-
-class StopAfter(fs.Callback):
-    def __init__(self, number: int):
-        self.number = number
-
-    def on_round(self, record) -> None:
-        if record["round"] == self.number:
-            raise Stop
 
 
 def interrupted(out: Path, number: int, method: Any, **options: Any) -> None:

@@ -10,6 +10,8 @@ interpreter lock for as long as a whole sequence takes, so threads do not wait f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,15 @@ def suits(x: Tensor, hidden: int) -> bool:
     """
     size = x.shape[0] * x.shape[1] * hidden**2
     return size >= LARGE and x.device.type == "cpu" and x.dtype == torch.float32 and has_fused_lstm()
+
+
+def joined(size: int, in_dims: Sequence[int | None], args: Sequence[Tensor]) -> list[Tensor]:
+    """Arguments of an operation over clients that is itself mapped over ``size`` of them: these join the first
+    dimension."""
+    return [
+        (a.movedim(d, 0) if d is not None else a.expand(size, *a.shape)).flatten(0, 1)
+        for a, d in zip(args, in_dims, strict=True)
+    ]
 
 
 @torch.library.custom_op("fedsub::fused_lstm", mutates_args=())
@@ -106,11 +117,6 @@ fused_lstm.register_autograd(_gradient, setup_context=_keep)
 
 @fused_lstm.register_vmap
 def _(info, in_dims, *args):
-    """Mapped over clients: they join the first dimension."""
     size = info.batch_size
-    joined = [
-        (a.movedim(d, 0) if d is not None else a.expand(size, *a.shape)).flatten(0, 1)
-        for a, d in zip(args, in_dims, strict=True)
-    ]
-    y, last, kept = torch.ops.fedsub.fused_lstm(*joined)
+    y, last, kept = torch.ops.fedsub.fused_lstm(*joined(size, in_dims, args))
     return (y.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), kept), (0, 0, [None] * len(kept))

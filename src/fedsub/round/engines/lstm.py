@@ -19,7 +19,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedsub.round.engines.fused import suits
+from fedsub.round.engines.fused import joined, suits
 from fedsub.round.engines.steady import widened
 
 # The recurrent weights of a group of clients should stay in a core's own cache from one time step to the next.
@@ -160,13 +160,8 @@ lstm.register_autograd(_gradient, setup_context=_keep)
 
 @lstm.register_vmap
 def _(info, in_dims, *args):
-    """Mapped over clients: they join the first dimension."""
     size = info.batch_size
-    joined = [
-        (a.movedim(d, 0) if d is not None else a.expand(size, *a.shape)).flatten(0, 1)
-        for a, d in zip(args, in_dims, strict=True)
-    ]
-    out = torch.ops.fedsub.lstm(*joined)
+    out = torch.ops.fedsub.lstm(*joined(size, in_dims, args))
     return tuple(o.unflatten(0, (size, -1)) for o in out), (0, 0, 0, 0)
 
 

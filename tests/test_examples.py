@@ -116,7 +116,14 @@ def test_movielens_reaches_the_published_loss() -> None:
     assert all(85 <= r <= 130 for r in first["FedSubAvg"]), first
 
 
-@pytest.mark.parametrize("name", [pytest.param("sentiment.py", marks=pytest.mark.slow), "amazon.py", "taobao.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("sentiment.py", marks=pytest.mark.slow),
+        "amazon.py",
+        pytest.param("taobao.py", marks=pytest.mark.slow),
+    ],
+)
 def test_tasks_run_on_their_twins(name: str) -> None:
     lines = run(name, "2").splitlines()
     assert {"FedAvg", "FedSubAvg"} <= {line.split("  ")[0].split(",")[0] for line in lines}
